@@ -1,0 +1,115 @@
+"""What a signal may look at: one owner's history up to a sample, and what was known of its surroundings at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from kvwatch.history import Baseline, Frame, Span, Track
+from kvwatch.model import EngineState, GpuState, Outcome, Pool, Target
+from kvwatch.quantity import UNKNOWN, Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The settings that signals read: seconds, and the SLO in seconds or None."""
+
+    interval: float = 15.0
+    window: float = 60.0
+    startup_grace: float = 900.0
+    slo_ttft_p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetView:
+    """The turns of one target up to now, oldest first; ``answered`` whether it ever gave a sample."""
+
+    target: Target
+    outcomes: tuple[Outcome, ...]
+    answered: bool
+    first_tried: float
+    watch: Watch
+
+    @property
+    def last(self) -> Outcome:
+        """The newest turn."""
+        return self.outcomes[-1]
+
+
+@dataclass(slots=True)
+class View:
+    """One owner at the moment of its newest sample.
+
+    ``peers`` are the newest fresh frames of the other owners that serve the same model; ``server`` is the frame of the LMCache server
+    that the configuration names as this owner's L2; ``gpus`` are the GPUs proven to be this engine's, None when that is unknown.
+    Values of signals are read once and remembered for the moment.
+    """
+
+    track: Track
+    target: Target
+    watch: Watch
+    peers: tuple[Frame, ...] = ()
+    server: Frame | None = None
+    gpus: tuple[GpuState, ...] | None = None
+    outcome: Outcome | None = None
+    read: dict[str, Interval] = field(default_factory=dict)
+
+    @property
+    def frame(self) -> Frame:
+        """The newest sample."""
+        return self.track.frames[-1]
+
+    @property
+    def state(self) -> EngineState:
+        """What the owner said in it."""
+        return self.frame.state
+
+    @property
+    def now(self) -> float:
+        """Its time, monotonic seconds."""
+        return self.frame.at
+
+    @property
+    def baseline(self) -> Baseline:
+        """What calm time was like before this sample."""
+        return self.track.baseline
+
+    def window(self) -> Span:
+        """The configured window."""
+        return self.track.span(self.watch.window)
+
+    def recent(self, seconds: float) -> Span:
+        """A window of another length."""
+        return self.track.span(seconds)
+
+    def before(self, seconds: float) -> Iterator[Frame]:
+        """Earlier frames of this life, newest first, at most ``seconds`` old."""
+        frames = self.track.life()
+        next(frames, None)
+        for frame in frames:
+            if self.now - frame.at > seconds:
+                return
+            yield frame
+
+    def value(self, name: str, reader: Callable[[View], Interval]) -> Interval:
+        """Read a signal once."""
+        if name not in self.read:
+            self.read[name] = reader(self)
+        return self.read[name]
+
+    def l1_pools(self) -> tuple[Pool, ...]:
+        """The pools in HBM."""
+        return tuple(p for p in self.state.pools if p.tier == "l1")
+
+    def l2_pool(self) -> Pool | None:
+        """The host KV pool: the owner's own, or that of the LMCache server it is tied to."""
+        own = self.state.pool("l2", "kv")
+        return own if own is not None or self.server is None else self.server.state.pool("l2", "kv")
+
+    def l2_state(self) -> EngineState:
+        """Whose counters tell about L2."""
+        return self.server.state if self.server is not None and self.state.pool("l2", "kv") is None else self.state
+
+    def gauge(self, name: str) -> Interval:
+        """A further gauge of the owner; unknown when it is not reported."""
+        return self.state.gauges.get(name, UNKNOWN)
