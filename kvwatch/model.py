@@ -272,6 +272,7 @@ GAUGES: Mapping[str, str] = {
     "usable_blocks": "vLLM: blocks that can hold KV (without the null block)",
     "kv_groups": "vLLM: KV cache groups",
     "memory_fraction": "share of HBM the engine may use (--gpu-memory-utilization, --mem-fraction-static)",
+    "kv_bytes_per_token": "bytes one token takes in the pools of all GPUs of one owner",
     "kv_pool_bytes": "bytes of the L1 pool on one GPU",
     "context_tokens": "longest sequence the engine accepts",
     "running_tokens": "tokens of the running sequences (logical)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -40,7 +41,7 @@ class TargetView:
 class View:
     """One owner at the moment of its newest sample.
 
-    ``peers`` are the newest fresh frames of the other owners that serve the same model; ``server`` is the frame of the LMCache server
+    ``peers`` are the newest fresh frames of the other owners that serve the same model; ``server`` is the history of the LMCache server
     that the configuration names as this owner's L2; ``gpus`` are the GPUs proven to be this engine's, None when that is unknown.
     Values of signals are read once and remembered for the moment.
     """
@@ -49,10 +50,11 @@ class View:
     target: Target
     watch: Watch
     peers: tuple[Frame, ...] = ()
-    server: Frame | None = None
+    server: Track | None = None
     gpus: tuple[GpuState, ...] | None = None
     outcome: Outcome | None = None
     read: dict[str, Interval] = field(default_factory=dict)
+    spans: dict[float, Span] = field(default_factory=dict)
 
     @property
     def frame(self) -> Frame:
@@ -76,11 +78,17 @@ class View:
 
     def window(self) -> Span:
         """The configured window."""
-        return self.track.span(self.watch.window)
+        return self.recent(self.watch.window)
 
     def recent(self, seconds: float) -> Span:
         """A window of another length."""
-        return self.track.span(seconds)
+        if seconds not in self.spans:
+            self.spans[seconds] = self.track.span(seconds)
+        return self.spans[seconds]
+
+    def steps(self) -> Iterator[tuple[Frame, Frame]]:
+        """Pairs of neighbouring samples of this life, newest first."""
+        return itertools.pairwise(self.track.life())
 
     def before(self, seconds: float) -> Iterator[Frame]:
         """Earlier frames of this life, newest first, at most ``seconds`` old."""
@@ -101,14 +109,18 @@ class View:
         """The pools in HBM."""
         return tuple(p for p in self.state.pools if p.tier == "l1")
 
-    def l2_pool(self) -> Pool | None:
-        """The host KV pool: the owner's own, or that of the LMCache server it is tied to."""
-        own = self.state.pool("l2", "kv")
-        return own if own is not None or self.server is None else self.server.state.pool("l2", "kv")
+    def l2_track(self) -> Track:
+        """Whose counters tell about L2: the owner's, or those of the LMCache server it is tied to."""
+        return self.track if self.server is None else self.server
 
-    def l2_state(self) -> EngineState:
-        """Whose counters tell about L2."""
-        return self.server.state if self.server is not None and self.state.pool("l2", "kv") is None else self.state
+    def l2_pool(self) -> Pool | None:
+        """The host KV pool of the owner, or of the LMCache server it is tied to."""
+        return self.l2_track().frames[-1].state.pool("l2", "kv")
+
+    def l2_increase(self, *counters: str) -> float | None:
+        """What L2's counters grew in the window: of the first one that is known."""
+        span = self.window() if self.server is None else self.server.span(self.watch.window)
+        return next((grown for name in counters if (grown := span.increase(name)) is not None), None)
 
     def gauge(self, name: str) -> Interval:
         """A further gauge of the owner; unknown when it is not reported."""

@@ -1,0 +1,11 @@
+"""The catalogue of everything kvwatch derives and exports as ``kvwatch_<name>``; what the rules read and alerts are rendered from."""
+
+from __future__ import annotations
+
+from kvwatch.signals import l1, l2, latency, scheduler, topology, trust
+from kvwatch.signals.kinds import Condition, Signal, TargetSignal
+
+SIGNALS: tuple[Signal, ...] = (*l1.SIGNALS, *latency.SIGNALS, *l2.SIGNALS, *scheduler.SIGNALS, *topology.SIGNALS, *trust.SIGNALS)
+CONDITIONS: tuple[Condition, ...] = (*l1.CONDITIONS, *latency.CONDITIONS, *l2.CONDITIONS, *scheduler.CONDITIONS, *topology.CONDITIONS)
+TARGET_SIGNALS: tuple[TargetSignal, ...] = trust.TARGET_SIGNALS
+TARGET_CONDITIONS: tuple[Condition, ...] = trust.TARGET_CONDITIONS

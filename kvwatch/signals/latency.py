@@ -1,0 +1,85 @@
+"""First tokens: how late they are, against this engine's own calm time, and whether it hurts."""
+
+from __future__ import annotations
+
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly
+from kvwatch.signals import l1
+from kvwatch.signals.kinds import Condition, Signal
+from kvwatch.view import View
+
+LEAST_STALL_SECONDS = 5.0
+"""No first token for less than this is no stall, however quick the engine usually is."""
+
+
+def _p50(view: View) -> Interval:
+    return view.window().quantile("ttft", 0.5)
+
+
+def _p99(view: View) -> Interval:
+    return view.window().quantile("ttft", 0.99)
+
+
+def _baseline(view: View) -> Interval:
+    return view.baseline.ttft_quantile(0.99)
+
+
+def _ratio(view: View) -> Interval:
+    base = _baseline(view)
+    return _p99(view) / base if base.lo > 0 and _p99(view).known else UNKNOWN
+
+
+def _slo_ratio(view: View) -> Interval:
+    slo = view.watch.slo_ttft_p99
+    if slo is None:
+        return ZERO
+    return _p99(view) / exactly(slo) if _p99(view).known else UNKNOWN
+
+
+def _since_first_token(view: View) -> Interval:
+    """Seconds since the newest sample with a new first token; at least the time watched when there was none."""
+    if "ttft" not in view.state.histograms:
+        return UNKNOWN
+    oldest = view.now
+    for after, before in view.steps():
+        count = after.state.histograms["ttft"].count if "ttft" in after.state.histograms else 0.0
+        earlier = before.state.histograms["ttft"].count if "ttft" in before.state.histograms else 0.0
+        if count > earlier:
+            return exactly(view.now - after.at)
+        oldest = before.at
+    return at_least(view.now - oldest)
+
+
+def _stall_ratio(view: View) -> Interval:
+    base = _baseline(view)
+    if base.exact is None:
+        return UNKNOWN
+    return _since_first_token(view) / exactly(max(2 * base.exact, LEAST_STALL_SECONDS))
+
+
+def _baseline_seconds(view: View) -> Interval:
+    return exactly(view.baseline.seconds)
+
+
+p50 = Signal("ttft_p50_seconds", "seconds", "median time to first token in the window", _p50)
+p99 = Signal("ttft_p99_seconds", "seconds", "99th percentile of time to first token in the window", _p99, kept=True)
+baseline = Signal("ttft_baseline_p99_seconds", "seconds", "the same in this engine's calm time", _baseline)
+baseline_seconds = Signal("baseline_seconds", "seconds", "calm time with traffic the baselines were learned from", _baseline_seconds)
+ratio = Signal("ttft_ratio", "ratio", "the window's p99 against the calm p99", _ratio)
+slo_ratio = Signal("ttft_slo_ratio", "ratio", "the window's p99 against the configured SLO; 0 without one", _slo_ratio)
+since_first_token = Signal("first_token_age_seconds", "seconds", "time since the last first token", _since_first_token)
+stall_ratio = Signal("first_token_stall_ratio", "ratio", "that time against twice the calm p99, at least 5 s", _stall_ratio)
+
+high = Condition("ttft_high", "first tokens are much later than in calm time, or than the SLO", "any", (ratio >= 2.0, slo_ratio >= 1.0))
+fresh = Condition("ttft_fresh", "a first token came lately, or requests wait for theirs", "any", (since_first_token <= 15.0, l1.waiting > 0))
+pain = Condition(
+    "pain", "users feel it: requests wait on a full pool, are preempted, or get their first token late", "any",
+    (
+        Condition("queued_on_full_pool", "requests wait and the pool is full or preempts", "all", (l1.waiting > 0, l1.full_or_preempting)),
+        l1.preempting.is_(1),
+        high,
+        Condition("queued_without_first_token", "requests wait and no first token comes", "all", (l1.waiting > 0, stall_ratio >= 1.0)),
+    ),
+)  # fmt: skip
+
+SIGNALS = (p50, p99, baseline, baseline_seconds, ratio, slo_ratio, since_first_token, stall_ratio)
+CONDITIONS = (high, fresh, pain)

@@ -1,0 +1,182 @@
+"""What the scheduler does: requests, tokens, preemptions, and room on the GPU."""
+
+from __future__ import annotations
+
+from kvwatch.history import Frame
+from kvwatch.quantity import MAYBE, UNKNOWN, ZERO, Interval, at_least, exactly, truth
+from kvwatch.signals.kinds import Condition, Signal
+from kvwatch.view import View
+
+PROGRESS = ("generation_tokens", "computed_prompt_tokens", "prompt_tokens", "finished_requests")
+"""A scheduler that moves none of these moves nothing."""
+
+
+def _running(view: View) -> Interval:
+    return view.state.running
+
+
+def _queued(view: View) -> Interval:
+    return view.state.waiting
+
+
+def _deferred(view: View) -> Interval:
+    state = view.state
+    known = [state.waiting_deferred, *(view.gauge(n) for n in ("waiting_grammar", "waiting_lora", "waiting_prefetch"))]
+    return at_least(max(q.lo for q in known)) if any(q.known for q in known) else UNKNOWN
+
+
+def _demand(view: View) -> Interval:
+    state = view.state
+    return state.running + state.waiting if state.running.known and state.waiting.known else UNKNOWN
+
+
+def _token_rate(view: View) -> Interval:
+    return view.window().rate("generation_tokens")
+
+
+def _recent_token_rate(view: View) -> Interval:
+    return view.recent(15.0).rate("generation_tokens")
+
+
+def _token_change(view: View) -> Interval:
+    """The token rate of the last moments against calm time; unknown while a gap in the scrapes lies in it."""
+    base, span = view.baseline.token_rate(), view.recent(15.0)
+    steps = [b.at - a.at for a, b in zip(span.frames, span.frames[1:], strict=False)]
+    rate = _recent_token_rate(view)
+    if base.lo <= 0 or not rate.known or any(s > 3 * view.watch.interval for s in steps):
+        return UNKNOWN
+    return rate / base
+
+
+def _moved(after: Frame, before: Frame) -> bool:
+    now, then = after.state.counters, before.state.counters
+    if any(now.get(n, 0.0) > then.get(n, 0.0) for n in PROGRESS):
+        return True
+    first = [f.state.histograms["ttft"].count if "ttft" in f.state.histograms else 0.0 for f in (after, before)]
+    return first[0] > first[1]
+
+
+def _tokenless(view: View) -> Interval:
+    """Seconds in which no token was made or computed; at least the time watched when none was seen."""
+    if "generation_tokens" not in view.state.counters:
+        return UNKNOWN
+    oldest = view.now
+    for after, before in view.steps():
+        if _moved(after, before):
+            return exactly(view.now - after.at)
+        oldest = before.at
+    return at_least(view.now - oldest) if oldest < view.now else UNKNOWN
+
+
+def _preemption_rate(view: View) -> Interval:
+    return view.window().rate("preemptions")
+
+
+def _preemptions(view: View) -> Interval:
+    grown = view.window().increase("preemptions")
+    return UNKNOWN if grown is None else exactly(grown)
+
+
+def _preempted_share(view: View) -> Interval:
+    running = view.state.running
+    return _preemptions(view) / running if running.lo > 0 and _preemptions(view).known else UNKNOWN
+
+
+def _recompute_share(view: View) -> Interval:
+    """Share of computed tokens that were computed a second time."""
+    again, prompts = view.window().increase("recomputed_tokens"), view.window().increase("computed_prompt_tokens")
+    if again is None or prompts is None or again + prompts <= 0:
+        return UNKNOWN
+    return exactly(again / (again + prompts))
+
+
+def _at_cap(view: View) -> Interval:
+    cap = view.gauge("running_cap")
+    if not cap.known:
+        return MAYBE
+    return truth(view.state.running.compare(">=", cap.lo)) if cap.exact is not None else MAYBE
+
+
+def _reserved_high(view: View) -> Interval:
+    return view.gauge("new_token_ratio")
+
+
+def _generated(view: View) -> Interval:
+    made = view.state.counters.get("generation_tokens")
+    return UNKNOWN if made is None else exactly(made)
+
+
+def _mean_sequence(view: View) -> Interval:
+    """Resident tokens per running request; from finished requests while nothing runs."""
+    pool, running = view.state.pool("l1", "full"), view.state.running.exact
+    if pool is not None and pool.unit == "tokens" and pool.used.exact and running:
+        return exactly(pool.used.exact / running)
+    prompt, output = view.window().mean("prompt"), view.window().mean("generation")
+    return prompt + output if prompt.exact is not None and output.exact is not None else UNKNOWN
+
+
+def _ceiling(view: View) -> Interval:
+    """How many sequences of the present mean length the pool in HBM holds at once."""
+    pool, mean = view.state.pool("l1", "full"), mean_sequence.of(view)
+    if pool is None or pool.unit != "tokens" or not pool.capacity.known or mean.lo <= 0:
+        return UNKNOWN
+    return pool.capacity / mean
+
+
+def _hbm_free(view: View) -> Interval:
+    """Free share of the tightest GPU of this engine; unknown unless the GPUs are proven to be its."""
+    gpus = view.gpus
+    if not gpus or any(g.state != "ok" or g.free is None or not g.total or g.coherent for g in gpus):
+        return UNKNOWN
+    return exactly(min(g.free / g.total for g in gpus if g.free is not None and g.total))
+
+
+def _foreign(view: View) -> Interval:
+    """Bytes on this engine's GPUs that are proven to belong to another process."""
+    gpus = view.gpus
+    if not gpus or any(g.coherent or g.state != "ok" for g in gpus):
+        return UNKNOWN
+    known = [p for g in gpus for p in g.processes or ()]
+    if any(g.processes is None for g in gpus) or any(p.mine is None for p in known):
+        return UNKNOWN
+    foreign = [p for p in known if p.mine is False]
+    if any(p.used is None for p in foreign):
+        return at_least(float(sum(p.used or 0 for p in foreign)))
+    return exactly(float(sum(p.used or 0 for p in foreign)))
+
+
+def _rejected(view: View) -> Interval:
+    grown = view.window().increase("rejected_requests")
+    return UNKNOWN if grown is None else exactly(grown)
+
+
+running = Signal("requests_running", "requests", "requests in the batch", _running, kept=True)
+queued = Signal("requests_queued", "requests", "requests that wait, for whatever reason", _queued)
+deferred = Signal("requests_deferred", "requests", "requests put aside for a grammar, an adapter or KV from a lower tier", _deferred)
+demand = Signal("demand_requests", "requests", "running and waiting together", _demand)
+token_rate = Signal("token_rate", "tokens/s", "tokens generated per second in the window", _token_rate, kept=True)
+token_change = Signal("token_rate_change", "ratio", "tokens per second of the last 15 s against calm time", _token_change)
+tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was made", _tokenless)
+preemption_rate = Signal("preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True)
+preemptions = Signal("preemptions_in_window", "count", "requests preempted or retracted in the window", _preemptions)
+preempted_share = Signal("preempted_share", "ratio", "those against the running requests", _preempted_share)
+recompute_share = Signal("recompute_share", "ratio", "share of computed tokens that were computed again after a preemption", _recompute_share)
+at_cap = Signal("running_at_cap", "condition", "as many requests run as the engine allows", _at_cap)
+reserve_ratio = Signal("admission_reserve_ratio", "ratio", "share of the remaining output SGLang's last admission reserved", _reserved_high)
+generated = Signal("generated_tokens", "tokens", "tokens generated since the engine's start", _generated)
+mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running sequence holds in HBM", _mean_sequence)
+ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that length the pool in HBM holds at once", _ceiling)
+hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
+foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign)
+rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
+
+heavy_preemption = Condition(
+    "preemption_heavy", "preemptions come fast, or hit a tenth of the running requests", "any",
+    (
+        preemption_rate > 0.1,
+        Condition("preemptions_many", "several and a tenth of the running ones", "all", (preemptions >= 3, preempted_share >= 0.1)),
+    ),
+)  # fmt: skip
+SIGNALS = (running, queued, deferred, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
+           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, rejected)  # fmt: skip
+CONDITIONS = (heavy_preemption,)
