@@ -293,6 +293,7 @@ HISTOGRAMS: Mapping[str, str] = {
     "e2e": "seconds of a whole request",
     "prompt": "prompt tokens per request",
     "generation": "generated tokens per request",
+    "step_tokens": "tokens of one engine step",
     "l2_load": "seconds of one load from L2 into L1",
     "l2_store": "seconds of one store into L2",
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvwatch.model import Evidence
-from kvwatch.quantity import Interval, Op, Truth, all_of, any_of, truth
+from kvwatch.quantity import ZERO, Interval, Op, Truth, all_of, any_of, negate, truth
 from kvwatch.view import TargetView, View
 
 Scope = Literal["owner", "target"]
@@ -97,14 +97,14 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Several terms or conditions joined; ``labels`` name its branches where it is exported with a ``reason`` label.
+    """Several terms or conditions joined by all, any or none of them; ``labels`` name its branches where it is exported with a ``reason`` label.
 
     With labels, the condition holds when ``also`` holds and any of ``parts`` does.
     """
 
     name: str
     help: str
-    how: Literal["all", "any"]
+    how: Literal["all", "any", "none"]
     parts: tuple[Node, ...]
     labels: tuple[str, ...] = ()
     also: tuple[Node, ...] = ()
@@ -119,7 +119,8 @@ def holds(node: Node, view: View | TargetView, limits: Limits) -> Truth:
     """Whether a node is true of the moment, with the rule's own limits."""
     if isinstance(node, Term):
         return _value(node, view).compare(node.op, node.limit_in(limits))
-    joined = (all_of if node.how == "all" else any_of)([holds(part, view, limits) for part in node.parts])
+    truths = [holds(part, view, limits) for part in node.parts]
+    joined = all_of(truths) if node.how == "all" else any_of(truths) if node.how == "any" else negate(any_of(truths))
     return all_of([joined, *(holds(part, view, limits) for part in node.also)]) if node.also else joined
 
 
@@ -149,8 +150,18 @@ def evidence(node: Node, view: View | TargetView, limits: Limits) -> Iterator[Ev
     if isinstance(node, Term):
         yield Evidence(node.signal.name, _value(node, view), node.op, node.limit_in(limits), node.signal.unit)
         return
-    for part in (*node.parts, *node.also):
+    for part in node.parts:
+        if node.how == "none":
+            yield Evidence(name_of(part), ZERO, "==", 0.0, "condition")
+        else:
+            yield from evidence(part, view, limits)
+    for part in node.also:
         yield from evidence(part, view, limits)
+
+
+def name_of(node: Node) -> str:
+    """The exported name of a node."""
+    return node.signal.name if isinstance(node, Term) else node.name
 
 
 def undecided(node: Node, view: View | TargetView, limits: Limits) -> Iterator[str]:

@@ -228,9 +228,10 @@ bound = Condition(
     labels=("saturated", "budget", "preempting"),
     also=(waiting > 0,),
 )  # fmt: skip
+unbound = Condition("l1_unbound", "the pool in HBM is proven not to bound admission", "none", (bound,))
 full_or_preempting = Condition("l1_memory_bound", "the pool in HBM is full or preempts", "any", (saturated, preempting.is_(1)))
 
 SIGNALS = (used_ratio, full_used_ratio, side_used_ratio, reclaimable_ratio, resident_ratio, evictable_ratio, shortfall, waiting, preempting,
            budget_bound, evicted_ratio, hit_ratio, hit_change, session_ratio)  # fmt: skip
-CONDITIONS = (saturated, bound, full_or_preempting)
+CONDITIONS = (saturated, bound, unbound, full_or_preempting)
 

@@ -135,6 +135,7 @@ repeats_lately = Signal("prefix_repeats_5m", "tokens", "prompt tokens that hit H
 turnover = Signal("l1_turnover", "ratio", "how often the pool in HBM was evicted whole since the start", _turnover)
 
 idle = Condition("l2_idle", "the host tier is proven more than half empty", "all", (present.is_(1), resident_ratio <= 0.5))
+full = Condition("l2_full", "the host tier is proven full", "all", (present.is_(1), resident_ratio >= 0.9))
 write_starved = Condition(
     "l2_write_starved", "what HBM evicts does not reach the host tier", "any",
     (
@@ -153,4 +154,4 @@ unobservable = Condition("l2_unobservable", "there is a host tier and its occupa
 
 SIGNALS = (present, resident_ratio, uncertainty, capacity_ratio, written, read, write_share, unwritten_prompts, drops, written_lately,
            read_lately, repeats_lately, turnover)  # fmt: skip
-CONDITIONS = (idle, write_starved, never_read, smaller, served, unobservable)
+CONDITIONS = (idle, full, write_starved, never_read, smaller, served, unobservable)

@@ -56,6 +56,20 @@ def _stall_ratio(view: View) -> Interval:
     return _since_first_token(view) / exactly(max(2 * base.exact, LEAST_STALL_SECONDS))
 
 
+def _share_of_ttft(view: View, part: str) -> Interval:
+    """What share of the window's mean time to first token a part of it took, where the engine times that part."""
+    whole, piece = view.window().mean("ttft"), view.window().mean(part)
+    return (piece / whole).capped(1.0) if whole.lo > 0 and piece.known else UNKNOWN
+
+
+def _queue_share(view: View) -> Interval:
+    return _share_of_ttft(view, "queue")
+
+
+def _prefill_share(view: View) -> Interval:
+    return _share_of_ttft(view, "prefill")
+
+
 def _baseline_seconds(view: View) -> Interval:
     return exactly(view.baseline.seconds)
 
@@ -64,6 +78,8 @@ p50 = Signal("ttft_p50_seconds", "seconds", "median time to first token in the w
 p99 = Signal("ttft_p99_seconds", "seconds", "99th percentile of time to first token in the window", _p99, kept=True)
 baseline = Signal("ttft_baseline_p99_seconds", "seconds", "the same in this engine's calm time", _baseline)
 baseline_seconds = Signal("baseline_seconds", "seconds", "calm time with traffic the baselines were learned from", _baseline_seconds)
+queue_share = Signal("ttft_queue_share", "ratio", "share of the mean time to first token spent queueing", _queue_share)
+prefill_share = Signal("ttft_prefill_share", "ratio", "share of the mean time to first token spent in prefill", _prefill_share)
 ratio = Signal("ttft_ratio", "ratio", "the window's p99 against the calm p99", _ratio)
 slo_ratio = Signal("ttft_slo_ratio", "ratio", "the window's p99 against the configured SLO; 0 without one", _slo_ratio)
 since_first_token = Signal("first_token_age_seconds", "seconds", "time since the last first token", _since_first_token)
@@ -81,5 +97,5 @@ pain = Condition(
     ),
 )  # fmt: skip
 
-SIGNALS = (p50, p99, baseline, baseline_seconds, ratio, slo_ratio, since_first_token, stall_ratio)
+SIGNALS = (p50, p99, baseline, baseline_seconds, queue_share, prefill_share, ratio, slo_ratio, since_first_token, stall_ratio)
 CONDITIONS = (high, fresh, pain)

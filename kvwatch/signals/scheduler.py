@@ -25,6 +25,16 @@ def _deferred(view: View) -> Interval:
     return at_least(max(q.lo for q in known)) if any(q.known for q in known) else UNKNOWN
 
 
+def _deferred_share(view: View) -> Interval:
+    return _deferred(view) / view.state.waiting if view.state.waiting.lo > 0 and _deferred(view).known else UNKNOWN
+
+
+def _step_fill(view: View) -> Interval:
+    """Mean tokens of a step against its budget."""
+    budget, mean = view.gauge("token_budget"), view.window().mean("step_tokens")
+    return mean / budget if budget.lo > 0 and mean.known else UNKNOWN
+
+
 def _demand(view: View) -> Interval:
     state = view.state
     return state.running + state.waiting if state.running.known and state.waiting.known else UNKNOWN
@@ -145,6 +155,15 @@ def _foreign(view: View) -> Interval:
     return exactly(float(sum(p.used or 0 for p in foreign)))
 
 
+def _kv_growth(view: View) -> Interval:
+    """Tokens half of the free GPU memory would add to the pool."""
+    per_token = view.gauge("kv_bytes_per_token")
+    gpus = view.gpus
+    if per_token.lo <= 0 or not gpus or any(g.free is None for g in gpus):
+        return UNKNOWN
+    return exactly(sum(g.free for g in gpus if g.free is not None) / 2) / per_token
+
+
 def _rejected(view: View) -> Interval:
     grown = view.window().increase("rejected_requests")
     return UNKNOWN if grown is None else exactly(grown)
@@ -153,6 +172,8 @@ def _rejected(view: View) -> Interval:
 running = Signal("requests_running", "requests", "requests in the batch", _running, kept=True)
 queued = Signal("requests_queued", "requests", "requests that wait, for whatever reason", _queued)
 deferred = Signal("requests_deferred", "requests", "requests put aside for a grammar, an adapter or KV from a lower tier", _deferred)
+deferred_share = Signal("deferred_share", "ratio", "share of the waiting requests that were put aside", _deferred_share)
+step_fill = Signal("step_fill_ratio", "ratio", "tokens of a step against its budget", _step_fill)
 demand = Signal("demand_requests", "requests", "running and waiting together", _demand)
 token_rate = Signal("token_rate", "tokens/s", "tokens generated per second in the window", _token_rate, kept=True)
 token_change = Signal("token_rate_change", "ratio", "tokens per second of the last 15 s against calm time", _token_change)
@@ -168,6 +189,7 @@ mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running seq
 ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that length the pool in HBM holds at once", _ceiling)
 hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
 foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign)
+kv_growth = Signal("kv_growth_tokens", "tokens", "tokens that half of the free GPU memory would add to the pool", _kv_growth)
 rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
 
 heavy_preemption = Condition(
@@ -177,6 +199,6 @@ heavy_preemption = Condition(
         Condition("preemptions_many", "several and a tenth of the running ones", "all", (preemptions >= 3, preempted_share >= 0.1)),
     ),
 )  # fmt: skip
-SIGNALS = (running, queued, deferred, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
-           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, rejected)  # fmt: skip
+SIGNALS = (running, queued, deferred, deferred_share, step_fill, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
+           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, kv_growth, rejected)  # fmt: skip
 CONDITIONS = (heavy_preemption,)

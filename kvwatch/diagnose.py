@@ -1,0 +1,285 @@
+"""From a moment to findings: which rules hold, since when, why, and which of them is the root. Pure.
+
+``judge`` looks at one owner's (or target's) newest sample and carries its episodes on; ``findings`` arranges what is open into roots and
+effects. The same samples give the same findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kvwatch.model import Advice, Evidence, Finding, Severity, Subject
+from kvwatch.quantity import Interval, Truth, all_of, truth
+from kvwatch.rules import RULES
+from kvwatch.rules.kinds import ActiveRule, Do, Say
+from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS
+from kvwatch.signals import l1, latency
+from kvwatch.signals.kinds import Node, branches, evidence, holds, undecided
+from kvwatch.view import TargetView, View
+from kvwatch.wording import fill, show
+
+AFTER_PAIN_SECONDS = 15.0
+"""First tokens of requests that queued still arrive this long after the queue is gone; they are not calm."""
+RUNBOOK = "alerts/runbook.md"
+WORST: Mapping[Severity, int] = {"critical": 2, "warning": 1, "info": 0}
+UNITS = {s.name: s.unit for s in SIGNALS} | {s.name: s.unit for s in TARGET_SIGNALS}
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What is said of a rule, in the numbers of one sample."""
+
+    reason: str | None
+    title: str
+    explanation: str
+    remedy: tuple[Advice, ...]
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One stretch in which a rule's terms are true, wobbles included. ``told`` is from the last sample that had them true."""
+
+    since: float
+    last_true: float
+    told: Telling
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One owner or target at its newest sample: every signal, the open episodes, and what could not be decided."""
+
+    at: float
+    engine: str | None
+    values: Mapping[str, Interval] = field(default_factory=dict)
+    branches: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
+    episodes: Mapping[str, Episode] = field(default_factory=dict)
+    undecided: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    calm: bool = False
+    pained_at: float | None = None
+
+
+def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Judged:
+    """Judge an owner's newest sample, carrying on what was open before."""
+    values = {s.name: s.of(view) for s in SIGNALS} | {c.name: truth(holds(c, view, {})) for c in CONDITIONS}
+    pain, high = holds(latency.pain, view, {}), holds(latency.high, view, {})
+    pained_at = view.now if pain is True or view.track.restarted else before.pained_at if before else None
+    fresh = pained_at is None or view.now - pained_at > AFTER_PAIN_SECONDS
+    calm = (
+        fresh
+        and not view.state.asleep
+        and holds(l1.waiting > 0, view, {}) is False
+        and holds(l1.preempting.is_(1), view, {}) is False
+        and high is not True
+    )
+    kept = before if before is not None and not view.track.restarted and not view.state.asleep else None
+    episodes, open_questions = _carry_on(view, [r for r in rules if r.rule.scope == "owner"], kept, view.now, view.state.engine, _words(view, values))
+    if view.state.asleep:
+        episodes = {name: e for name, e in episodes.items() if name == "implausible-metric"}
+    return Judged(
+        at=view.now,
+        engine=view.state.engine,
+        values=values,
+        branches={c.name: branches(c, view, {}) for c in CONDITIONS if c.labels},
+        episodes=episodes,
+        undecided=open_questions,
+        calm=calm,
+        pained_at=pained_at,
+    )
+
+
+def judge_target(view: TargetView, rules: Sequence[ActiveRule], before: Judged | None) -> Judged:
+    """Judge a target's newest turn."""
+    values = {s.name: s.of(view) for s in TARGET_SIGNALS} | {c.name: truth(holds(c, view, {})) for c in TARGET_CONDITIONS}
+    words = {name: show(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known}
+    words |= {"url": view.target.url}
+    error = view.last.error
+    if error is not None:
+        words |= {"failure_reason": error.reason.replace("_", " "), "failure_detail": error.detail}
+    missing = view.last.missing
+    if missing:
+        words |= {"missing_names": ", ".join(m.series for m in missing), "missing_enable": "; ".join(dict.fromkeys(m.enable for m in missing))}
+    episodes, open_questions = _carry_on(view, [r for r in rules if r.rule.scope == "target"], before, view.last.at, None, words)
+    return Judged(at=view.last.at, engine=None, values=values, episodes=episodes, undecided=open_questions)
+
+
+def _words(view: View, values: Mapping[str, Interval]) -> dict[str, str]:
+    """The words sentences may use: every known signal, and what the engine says of itself."""
+    words = {name: show(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known or value.exact is not None}
+    words |= {name: text for name, text in view.state.facts.items() if text}
+    if view.state.implausible:
+        words["implausible_names"] = ", ".join(f"{name} = {value:g}" for name, value in view.state.implausible)
+    return words
+
+
+def _carry_on(  # noqa: PLR0913  the moment and what was open before it
+    view: View | TargetView, rules: Sequence[ActiveRule], before: Judged | None, now: float, engine: str | None, words: Mapping[str, str]
+) -> tuple[dict[str, Episode], dict[str, tuple[str, ...]]]:
+    episodes: dict[str, Episode] = {}
+    open_questions: dict[str, tuple[str, ...]] = {}
+    for active in rules:
+        rule = active.rule
+        if rule.engines is not None and engine not in rule.engines:
+            continue
+        was = before.episodes.get(rule.id) if before else None
+        terms = [holds(node, view, active.limits) for node in rule.when]
+        state: Truth = all_of(terms)
+        if state is True:
+            told = _tell(active, view, engine, words)
+            episodes[rule.id] = Episode(was.since if was else now, now, told)
+        elif was is not None and now - was.last_true <= active.clear_hold_for(engine) and active.hold_for(engine) > 0:
+            episodes[rule.id] = was
+        if state is None and any(t is True for t in terms):
+            open_questions[rule.id] = tuple(dict.fromkeys(name for node in rule.when for name in undecided(node, view, active.limits)))
+    return episodes, open_questions
+
+
+def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words: Mapping[str, str]) -> Telling:
+    rule, limits = active.rule, active.limits
+    reason = next((r.name for r in rule.reasons if all(holds(n, view, limits) is True for n in r.when)), None)
+
+    def applies(line: Say | Do) -> bool:
+        return (
+            line.engine in {None, engine}
+            and line.reason in {None, reason}
+            and all(holds(node, view, limits) is True for node in line.when)
+        )
+
+    said = [fill(s.text, words) for s in rule.explanation if applies(s)]
+    advice = [(fill(d.do, words), fill(d.because, words)) for d in rule.remedy if applies(d)]
+    return Telling(
+        reason=reason,
+        title=fill(rule.title, words) or rule.title.split("{", maxsplit=1)[0].rstrip(" :"),
+        explanation=" ".join(s for s in said if s),
+        remedy=tuple(Advice(do, because) for do, because in advice if do and because),
+        evidence=_shown(node_evidence for node in rule.when for node_evidence in evidence(node, view, limits)),
+    )
+
+
+def _shown(found: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Each comparison once, in order."""
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A subject and what was judged of it; ``now`` is the moment its age is counted to."""
+
+    subject: Subject
+    judged: Judged
+
+
+def findings(cases: Sequence[Case], rules: Sequence[ActiveRule]) -> tuple[Finding, ...]:
+    """All open findings, roots before their effects, unknown ones last."""
+    active = {r.rule.id: r for r in rules}
+    found = [f for case in cases for f in _of_subject(case, active)]
+    live = [f for f in found if f.status != "unknown"]
+    unknown = [f for f in found if f.status == "unknown"]
+    return (*_roots_first(live), *unknown)
+
+
+def _of_subject(case: Case, active: Mapping[str, ActiveRule]) -> list[Finding]:
+    judged = case.judged
+    live: dict[str, Finding] = {}
+    for rule_id, episode in judged.episodes.items():
+        if rule_id in active:
+            live[rule_id] = _finding(active[rule_id], case, episode)
+    for rule_id in list(live):
+        for general in active[rule_id].rule.supersedes:
+            if general in live and (live[rule_id].status == "firing" or live[general].status == "pending"):
+                del live[general]
+            if rule_id not in live:
+                break
+    troubled = any(f.severity != "info" for f in live.values()) or judged.values.get("pain", Interval(0, 1)).lo == 1
+    redundant = {general for rule_id in live for general in active[rule_id].rule.supersedes}
+    unknown = [
+        _unknown(active[rule_id], case, missing)
+        for rule_id, missing in judged.undecided.items()
+        if troubled and rule_id in active and rule_id not in live and rule_id not in redundant
+    ]
+    return [*_linked(live), *unknown]
+
+
+def _finding(active: ActiveRule, case: Case, episode: Episode) -> Finding:
+    rule, told = active.rule, episode.told
+    age = case.judged.at - episode.since
+    return Finding(
+        rule=rule.id,
+        severity=rule.severity,
+        status="firing" if age >= active.hold_for(case.judged.engine) else "pending",
+        subject=case.subject,
+        since_seconds=age,
+        reason=told.reason,
+        title=told.title,
+        evidence=told.evidence,
+        missing=(),
+        explanation=told.explanation,
+        remedy=told.remedy,
+        causes=(),
+        caused_by=None,
+        runbook=f"{RUNBOOK}#{rule.id}",
+    )
+
+
+def _unknown(active: ActiveRule, case: Case, missing: tuple[str, ...]) -> Finding:
+    rule = active.rule
+    return Finding(
+        rule=rule.id,
+        severity=rule.severity,
+        status="unknown",
+        subject=case.subject,
+        since_seconds=None,
+        reason=None,
+        title=rule.title.split("{", maxsplit=1)[0].rstrip(" :"),
+        evidence=(),
+        missing=missing,
+        explanation=f"Cannot be decided: unknown are {', '.join(missing)}.",
+        remedy=(),
+        causes=(),
+        caused_by=None,
+        runbook=f"{RUNBOOK}#{rule.id}",
+    )
+
+
+def _linked(live: Mapping[str, Finding]) -> list[Finding]:
+    """Name causes and effects among the findings of one subject."""
+    caused_by = {effect: root for root in sorted(live, key=_rank) for effect in RULES[root].causes if effect in live}
+    return [
+        replace(f, causes=tuple(e for e in RULES[name].causes if e in live), caused_by=caused_by.get(name)) for name, f in live.items()
+    ]
+
+
+def _rank(rule_id: str) -> tuple[int, str]:
+    """Weak roots first, so that the strongest one is the one that is named."""
+    return (WORST[RULES[rule_id].severity], rule_id)
+
+
+def _roots_first(live: Sequence[Finding]) -> list[Finding]:
+    """Worst root first; each followed by its effects."""
+
+    def order(f: Finding) -> tuple[int, int, str, str, str, str]:
+        s = f.subject
+        return (-WORST[f.severity], f.status != "firing", s.target, s.rank or "", s.model or "", f.rule)
+
+    roots = sorted((f for f in live if f.caused_by is None), key=order)
+    result: list[Finding] = []
+
+    def place(f: Finding) -> None:
+        if f not in result:
+            result.append(f)
+            for effect in sorted((e for e in live if e.subject == f.subject and e.caused_by == f.rule), key=order):
+                place(effect)
+
+    for root in roots:
+        place(root)
+    return [*result, *sorted((f for f in live if f not in result), key=order)]
+
+
+def status_of(found: Sequence[Finding], *, judged_any: bool) -> str:
+    """The worst severity that fires; unknown when nothing could be judged."""
+    worst = max((WORST[f.severity] for f in found if f.status == "firing"), default=0)
+    return {2: "critical", 1: "warning"}.get(worst, "ok" if judged_any else "unknown")
+
+
+__all__ = ["Case", "Episode", "Judged", "Node", "Telling", "findings", "judge", "judge_target", "status_of"]

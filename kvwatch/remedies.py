@@ -1,0 +1,46 @@
+"""Advice that several rules give: each flag, its direction and its price stand here once, in the order they should be tried."""
+
+from __future__ import annotations
+
+from kvwatch.rules.kinds import Do, Say
+from kvwatch.signals import l1
+
+WHAT_IS_FULL = (
+    Say("{requests_waiting} requests wait and the pool in HBM (L1) is {l1_used_ratio} used, {l1_reclaimable_ratio} can still be taken.",
+        when=(l1.saturated,)),
+    Say("{requests_waiting} requests wait with {l1_used_ratio} of L1 used: SGLang charges every candidate its prompt plus its whole max_new_tokens, "
+        "and the running requests' reserve has used up that budget.", engine="sglang", when=(l1.budget_bound.is_(1),)),
+    Say("Running requests lose their KV and are computed again ({preemption_rate} in the window).", when=(l1.preempting.is_(1),)),
+    Say("First tokens take {ttft_p99_seconds} (p99) against {ttft_baseline_p99_seconds} in calm time."),
+)  # fmt: skip
+"""The sentences every finding about a full L1 begins with."""
+
+EASE_BUDGET = (
+    Do("ask for smaller max_new_tokens (max_tokens) in requests",
+       "admission charges the whole of it, up to 4,096 tokens a request, however short the answer turns out", engine="sglang"),
+    Do("drop ignore_eos from requests", "such requests are reserved in full while they run", engine="sglang"),
+    Do("lower --schedule-conservativeness",
+       "it scales the reserve of new and resumed batches; lower admits more at once at the price of more retractions", engine="sglang"),
+)  # fmt: skip
+"""What helps when SGLang's admission budget, not the pool, is used up."""
+
+RAISE_L1 = (
+    Do("raise --gpu-memory-utilization", "more of the GPU becomes KV pool; leave room for activations and CUDA graphs", engine="vllm"),
+    Do("or set the pool directly with --kv-cache-memory-bytes", "it replaces the estimate of what is left over", engine="vllm"),
+    Do("store KV in 8 bits with --kv-cache-dtype fp8", "twice the tokens in the same memory; check answer quality", engine="vllm"),
+    Do("raise --mem-fraction-static", "more of the GPU becomes KV pool; too high ends in out-of-memory during prefill", engine="sglang"),
+    Do("store KV in 8 bits with --kv-cache-dtype fp8_e5m2", "twice the tokens in the same memory; check answer quality", engine="sglang"),
+)  # fmt: skip
+"""How to make the pool in HBM larger."""
+
+CAP_DEMAND = (
+    Do("lower --max-num-seqs to about {concurrency_ceiling_requests}", "that many sequences of the present length fit L1; more only preempt each other",
+       engine="vllm"),
+    Do("lower --max-running-requests to about {concurrency_ceiling_requests}", "that many sequences of the present length fit L1",
+       engine="sglang"),
+    Do("bound the queue with --max-num-queued-reqs", "a quick 503 lets the router try another replica instead of waiting here", engine="vllm"),
+    Do("bound the queue with --max-queued-requests", "a quick 503 lets the router try another replica instead of waiting here", engine="sglang"),
+    Do("shorten sequences: lower max_tokens in requests, route long prompts apart", "the pool holds tokens, not requests"),
+    Do("add replicas or GPUs", "concurrency is bound by pool tokens divided by sequence length"),
+)  # fmt: skip
+"""How to ask less of it."""

@@ -1,0 +1,96 @@
+"""What a rule is: a conjunction of terms over signals, what it means, what to do, and what it causes.
+
+A rule file is read aloud: when these terms hold for that long, this is wrong, here is why and what to do. Sentences carry places such
+as ``{l1_used_ratio}`` for signals; a sentence whose number is not known is not said. ``engine`` and ``reason`` narrow a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvwatch.model import EngineName, Severity
+from kvwatch.signals.kinds import Node, Term, leaves
+
+CLEAR_HOLD = 30.0
+"""An episode ends when its terms were not true for this long, or for the rule's hold if that is shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One sentence of an explanation, said where ``when`` is proven."""
+
+    text: str
+    engine: EngineName | None = None
+    reason: str | None = None
+    when: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """One thing to do, in the order of the list; ``because`` may carry places, too."""
+
+    do: str
+    because: str
+    engine: EngineName | None = None
+    reason: str | None = None
+    when: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A proven sub-cause; the first one that holds is named and chooses its remedy."""
+
+    name: str
+    when: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One finding of the catalogue. ``hold`` is in seconds, ``holds`` replaces it for an engine.
+
+    ``engines`` limits the rule to some engines (None: all); ``causes`` are findings it brings about; ``supersedes`` are findings it
+    makes redundant for the same subject; ``page`` is the module's docstring, its page in the runbook.
+    """
+
+    id: str
+    severity: Severity
+    hold: float
+    when: tuple[Node, ...]
+    title: str
+    explanation: tuple[Say, ...]
+    remedy: tuple[Do, ...]
+    page: str
+    reasons: tuple[Reason, ...] = ()
+    causes: tuple[str, ...] = ()
+    supersedes: tuple[str, ...] = ()
+    scope: Literal["owner", "target"] = "owner"
+    engines: tuple[EngineName, ...] | None = None
+    holds: Mapping[str, float] = field(default_factory=dict)
+
+    def terms(self) -> Iterator[Term]:
+        """All comparisons the rule rests on."""
+        for node in self.when:
+            yield from leaves(node)
+
+    def signals(self) -> frozenset[str]:
+        """Names of the signals whose limits the configuration may change."""
+        return frozenset(term.signal.name for term in self.terms())
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveRule:
+    """A rule with the configuration's limits and hold."""
+
+    rule: Rule
+    limits: Mapping[str, float]
+    hold: float | None = None
+
+    def hold_for(self, engine: str | None) -> float:
+        """Seconds the terms must last."""
+        return self.hold if self.hold is not None else self.rule.holds.get(engine or "", self.rule.hold)
+
+    def clear_hold_for(self, engine: str | None) -> float:
+        """Seconds after which an episode is over."""
+        return min(CLEAR_HOLD, self.hold_for(engine))

@@ -1,0 +1,30 @@
+"""The KV pool is full while the GPU still has free memory.
+
+**What it means.** The engine preallocates its pool at start; whatever it left free stays unused for ever.
+
+**How to tell.** L1 is full while at least a tenth of the GPU's memory stayed free, the engine has generated tokens (it is past its warm-up), and
+the GPU is proven to be this engine's.
+
+**What to do first.** Raise the memory fraction and restart.
+"""
+
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import l1, scheduler
+
+RULE = Rule(
+    id="kv-pool-undersized",
+    severity="warning",
+    hold=60,
+    when=(l1.saturated, scheduler.hbm_free >= 0.1, scheduler.generated > 0),
+    title="The KV pool is full while {hbm_free_ratio} of the GPU's memory is free",
+    explanation=(
+        Say("L1 is {l1_used_ratio} used; the engine took its pool at start and left {hbm_free_ratio} of the GPU's memory free."),
+        Say("Taking half of that would add about {kv_growth_tokens} tokens to the pool."),
+    ),
+    remedy=(
+        Do("raise --gpu-memory-utilization and restart", "the pool is sized once, at start", engine="vllm"),
+        Do("raise --mem-fraction-static and restart", "the pool is sized once, at start", engine="sglang"),
+    ),
+    causes=("l1-saturated",),
+    page=__doc__ or "",
+)

@@ -1,0 +1,37 @@
+"""Requests queue on a full HBM pool, and the host tier is full and drops what it should keep.
+
+**What it means.** L1 bounds admission, and L2 has no room for what L1 evicts, so evicted prefixes are computed again: queueing and
+recomputation feed each other.
+
+**How to tell.** As for a saturated L1, with L2 proven at least nine tenths full and stores dropped or allocations failing in the window.
+
+**What to do first.** More room in L1 admits requests; a larger L2 or a storage tier behind it saves recomputation.
+"""
+
+from kvwatch.remedies import CAP_DEMAND, EASE_BUDGET, RAISE_L1, WHAT_IS_FULL
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import l1, l2, latency
+
+RULE = Rule(
+    id="l1-l2-saturated",
+    severity="critical",
+    hold=30,
+    when=(l1.bound, latency.pain, l2.full, l2.drops > 0),
+    title="Requests queue: the KV pool in HBM (L1) and the host tier (L2) are both full",
+    explanation=(
+        *WHAT_IS_FULL,
+        Say("The host tier is {l2_resident_ratio} full and dropped {l2_drops} stores or tokens in the window."),
+    ),
+    remedy=(
+        *(Do(d.do, d.because, d.engine, when=(l1.budget_bound.is_(1),)) for d in EASE_BUDGET),
+        *RAISE_L1,
+        Do("enlarge L2 with --hicache-ratio or --hicache-size", "evicted prefixes are then kept instead of computed again", engine="sglang"),
+        Do("enlarge L2 with --kv-offloading-size (GiB) or LMCache's max_local_cpu_size",
+           "evicted prefixes are then kept instead of computed again", engine="vllm"),
+        Do("put a storage tier behind L2", "what host memory cannot keep survives there"),
+        *CAP_DEMAND,
+    ),
+    causes=("preemption-storm", "ttft-degraded", "throughput-collapse", "load-shed", "prefix-cache-thrash", "l2-store-failing"),
+    supersedes=("l1-saturated", "admission-reserve-too-large", "queue-with-free-kv"),
+    page=__doc__ or "",
+)  # fmt: skip

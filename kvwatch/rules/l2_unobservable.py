@@ -1,0 +1,30 @@
+"""A host tier is configured, but how full it is cannot be known.
+
+**What it means.** Its series are not exported, or they mean something else: vLLM's offload gauge counts only blocks pinned by transfers, so it
+reads about 0 on a full tier. kvwatch then says nothing about L2 rather than calling it idle.
+
+**What to do first.** Make it observable: each target lists what is missing and what would bring it.
+"""
+
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import l2
+
+RULE = Rule(
+    id="l2-unobservable",
+    severity="info",
+    hold=0,
+    when=(l2.unobservable,),
+    title="The host tier (L2) is configured, but its occupancy cannot be known",
+    explanation=(Say("What is known leaves L2 anywhere within {l2_resident_ratio} of its capacity."),),
+    remedy=(
+        Do("start the engine with PROMETHEUS_MULTIPROC_DIR set to an empty directory",
+           "without it LMCache's series never leave the worker process", engine="vllm"),
+        Do("start the engine with PROMETHEUS_MULTIPROC_DIR set to an empty directory",
+           "without it LMCache's series never leave the worker process", engine="sglang"),
+        Do("publish KV events (--kv-events-config) and let kvwatch subscribe",
+           "vLLM's offload tier tells its occupancy only there", engine="vllm"),
+        Do("give the tier's size as l2.capacity in kvwatch's configuration", "in-process tiers do not export it"),
+        Do("tie an LMCache server to this engine with l2.from in kvwatch's configuration", "its pool is a target of its own"),
+    ),
+    page=__doc__ or "",
+)  # fmt: skip

@@ -1,0 +1,29 @@
+"""One rank is full or queues while another that serves the same model has room.
+
+**What it means.** Every data-parallel rank owns its pool; a request on a full rank waits although its neighbour is idle.
+
+**How to tell.** The rank is saturated or has a queue, and a peer has no queue and at most half of its pool used.
+
+**What to do first.** Look at how requests are spread over the ranks.
+"""
+
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import topology
+
+RULE = Rule(
+    id="rank-imbalance",
+    severity="warning",
+    hold=60,
+    when=(topology.pressed, topology.spare_peer <= 0.5),
+    title="This rank is full or queues while another has room",
+    explanation=(
+        Say("{requests_queued} requests wait here with {l1_used_ratio} of L1 used; a peer without a queue uses {peer_least_used_ratio}."),
+    ),
+    remedy=(
+        Do("set --load-balance-method to shortest_queue or minimum_tokens", "round robin ignores how long requests are", engine="sglang"),
+        Do("let the router look at queue and KV usage of each rank", "equal counts are not equal load"),
+        Do("check for sticky sessions or prefix routing that pin hot prompts to one rank", "affinity without a limit makes hot ranks"),
+    ),
+    causes=("l1-saturated", "l1-saturated-l2-idle", "ttft-degraded"),
+    page=__doc__ or "",
+)

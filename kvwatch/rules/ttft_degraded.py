@@ -1,0 +1,30 @@
+"""First tokens are much later than in this engine's calm time.
+
+**What it means.** A symptom: the p99 of the window is at least twice the calm one, or above the configured SLO. Requests that still wait are in
+no histogram, so the truth may be worse.
+
+**How to tell.** Against the engine's own baseline, learned only from calm time with traffic (at least 12 scrapes and 20 first tokens).
+
+**What to do first.** Look for the root beside it; alone, compare queueing with prefill.
+"""
+
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import latency
+
+RULE = Rule(
+    id="ttft-degraded",
+    severity="warning",
+    hold=60,
+    when=(latency.high, latency.fresh),
+    title="First tokens take {ttft_p99_seconds} (p99)",
+    explanation=(
+        Say("The window's p99 is {ttft_p99_seconds}, in calm time it was {ttft_baseline_p99_seconds} ({baseline_seconds} of calm traffic)."),
+        Say("{ttft_queue_share} of it is queueing, {ttft_prefill_share} prefill."),
+        Say("Requests that still wait for their first token are in no histogram: the truth may be worse."),
+    ),
+    remedy=(
+        Do("act on the finding that causes this one, if there is one", "late first tokens are a symptom"),
+        Do("compare queueing with prefill time", "queueing asks for capacity, prefill for shorter prompts, chunking or more compute"),
+    ),
+    page=__doc__ or "",
+)

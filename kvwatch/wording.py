@@ -1,0 +1,60 @@
+"""How numbers look to people: exact, bounded or unknown, with their unit, and sentences with places for them."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Mapping
+
+from kvwatch.quantity import Interval
+
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+PERCENT = 100
+
+
+def number(value: float, unit: str) -> str:
+    """Write one number in the way its unit is read."""
+    if unit == "ratio":
+        share = value * PERCENT
+        return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %" if share >= 0.1 else f"{share:.2g} %"  # noqa: PLR2004
+    if unit == "bytes":
+        size, name = next(((s, n) for s, n in _SIZES if value >= s), (1, "B"))
+        return f"{value / size:.4g} {name}"
+    if unit == "seconds":
+        return duration(value)
+    if unit == "per second":
+        return f"{value:.2g}/s"
+    if unit == "tokens/s":
+        return f"{value:.0f} tokens/s" if value >= 10 else f"{value:.2g} tokens/s"  # noqa: PLR2004
+    return f"{value:,.0f}" if value == round(value) or value >= PERCENT else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as people say them: 0.35 s, 38 s, 4 min, 2 h."""
+    if seconds < 10:  # noqa: PLR2004
+        return f"{seconds:.2g} s"
+    if seconds < 180:  # noqa: PLR2004
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004
+
+
+def show(value: Interval, unit: str) -> str:
+    """Write an interval: ``7920``, ``0-80``, ``>= 7920`` or ``unknown``."""
+    if not value.known:
+        return "unknown"
+    if value.exact is not None:
+        return number(value.exact, unit)
+    if math.isinf(value.hi):
+        return f">= {number(value.lo, unit)}"
+    low, high = number(value.lo, unit), number(value.hi, unit)
+    return low if low == high else f"{low.removesuffix(' %') if high.endswith(' %') else low}-{high}"
+
+
+def places(text: str) -> tuple[str, ...]:
+    """Name the places of a sentence."""
+    return tuple(name for _, name, _, _ in string.Formatter().parse(text) if name)
+
+
+def fill(text: str, words: Mapping[str, str]) -> str | None:
+    """Put words into the places of a sentence; None when one is not known: then the sentence is not said."""
+    return text.format_map(words) if all(name in words for name in places(text)) else None
