@@ -16,11 +16,15 @@ from kvwatch.model import EngineState, Missing, Target
 
 @dataclass(frozen=True, slots=True)
 class SidePage:
-    """An optional JSON page beside /metrics: ``name`` keys the answer in ``Scrape.side``; ``every_seconds`` 0 means with each scrape."""
+    """An optional JSON page beside /metrics: ``name`` keys the answer in ``Scrape.side``; ``every_seconds`` 0 means with each scrape.
+
+    ``fallback`` is the path to try where ``path`` does not exist: what older releases called it.
+    """
 
     name: str
     path: str
     every_seconds: float
+    fallback: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
