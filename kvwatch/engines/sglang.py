@@ -65,8 +65,6 @@ def _state(scrape: Scrape, owner: Owner, report: Report, notes: tuple[Note, ...]
     pools, pool_notes = read_pools(series, report.capacity, report.load)
     histograms, renamed = read_histograms(series)
     joined = Note("joined-by-target", "SGLang measures first tokens and ends of requests for all its ranks together")
-        () if series.alone else (Note("joined-by-target", "SGLang measures first tokens and ends of requests for all its ranks together"),)
-    )
     return EngineState(
         target=scrape.target.name,
         engine=NAME,
