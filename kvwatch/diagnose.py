@@ -58,6 +58,7 @@ class Judged:
     undecided: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     calm: bool = False
     pained_at: float | None = None
+    window: float | None = None
 
 
 def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Judged:
@@ -86,6 +87,7 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
         undecided=open_questions,
         calm=calm,
         pained_at=pained_at,
+        window=view.window().seconds or None,
     )
 
 

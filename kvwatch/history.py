@@ -203,7 +203,7 @@ class Track:
         self.key = key
         self.frames: deque[Frame] = deque(maxlen=MOST_FRAMES)
         self.baseline = Baseline()
-        self.restarted = False
+        self.restarted_at: float | None = None
 
     def append(self, state: EngineState) -> Frame:
         """Add a sample and return its frame; a sample that is not newer than the last replaces it."""
@@ -211,7 +211,8 @@ class Track:
         if last is not None and state.at <= last.at:
             self.frames.pop()
         restarted = last is not None and is_restart(last.state, state)
-        self.restarted = restarted
+        if restarted:
+            self.restarted_at = state.at
         epoch = 0 if last is None else last.epoch + restarted
         frame = Frame(state, epoch)
         self.frames.append(frame)
@@ -229,6 +230,11 @@ class Track:
             before = self.frames[-2]
             if before.epoch == newest.epoch and newest.at - before.at >= LEAST_SPAN:
                 self.baseline = self.baseline.learn(before, newest)
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the newest sample is the first of a new life."""
+        return self.restarted_at is not None and self.restarted_at == self.frames[-1].at
 
     def life(self) -> Iterator[Frame]:
         """Frames of the engine's present life, newest first."""

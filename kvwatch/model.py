@@ -304,7 +304,7 @@ FACTS: Mapping[str, str] = {
     "version": "engine version",
     "write_policy": "HiCache write policy",
     "role": "unified, prefill or decode",
-    "l2_kind": "hicache, lmcache, lmcache-server, native-offload, simple-offload or swap (vLLM V0: preempted requests, no cache)",
+    "l2_kind": "hicache, lmcache, lmcache-server, native-offload or simple-offload",
     "l2_configured": "true when an L2 is proven to exist, whatever is known of its content",
     "prefix_caching": "true or false",
     "hybrid": "true when several KV groups share the pool",
@@ -494,7 +494,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One thing to scrape, as configured."""
+    """One thing to scrape, as configured.
+
+    ``url`` holds no credentials and may be printed; those it was written with are ``userinfo`` (``user:password``), which may not.
+    ``candidate`` marks a guess (an engine's default port on loopback): it is shown only once it answered. ``kv_bytes_per_token`` is what
+    ``model_config`` says one token takes in the pools of all GPUs of an owner.
+    """
 
     name: str
     url: str
@@ -506,3 +511,6 @@ class Target:
     model_config: str | None = None
     gpus: tuple[str, ...] = ()
     side: Side = Side()
+    candidate: bool = False
+    kv_bytes_per_token: float | None = None
+    userinfo: str | None = field(default=None, repr=False)

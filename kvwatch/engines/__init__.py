@@ -53,8 +53,13 @@ class Reading:
 class Engine(Protocol):
     """What an engine file offers (as module attributes)."""
 
-    NAME: str
-    SIDE: tuple[SidePage, ...]
+    @property
+    def NAME(self) -> str:  # noqa: N802  a constant of the module
+        """What the configuration and the output call it."""
+
+    @property
+    def SIDE(self) -> tuple[SidePage, ...]:  # noqa: N802  a constant of the module
+        """The optional pages it can make use of."""
 
     def select(self, name: str) -> str | None:
         """Canonical name of a sample or family this engine file reads (``vllm:x`` for ``ray_vllm_x``), or None."""

@@ -22,13 +22,18 @@ Limits = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A named number about a pool owner. ``kept`` ones stay in the history, for the page and for rules that look back."""
+    """A named number about a pool owner.
+
+    ``kept`` ones stay in the history, for the page and for rules that look back. ``bounded`` ones are often known only as an interval; they
+    are exported with ``_min`` and ``_max`` beside the exact value, and those are what their alerts compare.
+    """
 
     name: str
     unit: SignalUnit
     help: str
     read: Callable[[View], Interval]
     kept: bool = False
+    bounded: bool = False
 
     scope: Scope = "owner"
 
@@ -67,7 +72,7 @@ class TargetSignal:
     read: Callable[[TargetView], Interval]
 
     scope: Scope = "target"
-    kept: bool = False
+    bounded: bool = False
 
     def of(self, view: TargetView) -> Interval:
         """Read it."""

@@ -205,8 +205,8 @@ used_ratio = Signal("l1_used_ratio", "ratio", "used share of the binding pool in
 full_used_ratio = Signal("l1_full_used_ratio", "ratio", "used share of the full-attention pool in HBM", _full_used_ratio)
 side_used_ratio = Signal("l1_side_used_ratio", "ratio", "used share of the fullest sliding-window or state pool; 0 without one", _side_used_ratio)
 reclaimable_ratio = Signal("l1_reclaimable_ratio", "ratio", "share of the binding pool that admission can still get", _reclaimable_ratio)
-resident_ratio = Signal("l1_resident_ratio", "ratio", "share of the pool in HBM that holds data", _resident_ratio, kept=True)
-evictable_ratio = Signal("l1_evictable_ratio", "ratio", "share of the pool in HBM that is reusable cache", _evictable_ratio)
+resident_ratio = Signal("l1_resident_ratio", "ratio", "share of the pool in HBM that holds data", _resident_ratio, kept=True, bounded=True)
+evictable_ratio = Signal("l1_evictable_ratio", "ratio", "share of the pool in HBM that is reusable cache", _evictable_ratio, bounded=True)
 shortfall = Signal(
     "l1_shortfall_tokens", "tokens", "what the next request lacks, by the window's mean prompt; 0 where prompts are not exported", _shortfall
 )

@@ -119,7 +119,7 @@ def _turnover(view: View) -> Interval:
 
 
 present = Signal("l2_present", "condition", "a host tier is configured", _present)
-resident_ratio = Signal("l2_resident_ratio", "ratio", "share of the host tier that holds data", _resident_ratio, kept=True)
+resident_ratio = Signal("l2_resident_ratio", "ratio", "share of the host tier that holds data", _resident_ratio, kept=True, bounded=True)
 uncertainty = Signal("l2_uncertainty_ratio", "ratio", "how much of the host tier's occupancy cannot be known; 0 without a tier", _uncertainty)
 capacity_ratio = Signal("l2_capacity_ratio", "ratio", "capacity of the host tier against the pool in HBM", _capacity_ratio)
 written = Signal("l2_written", "count", "written to the host tier in the window (tokens, bytes or stores)", _written)
@@ -129,9 +129,9 @@ unwritten_prompts = Signal(
     "l2_unwritten_prompt_tokens", "tokens", "prompt tokens computed while nothing was written; 0 where evictions are counted", _unwritten_prompts
 )
 drops = Signal("l2_drops", "count", "stores, objects or tokens the host tier could not take in the window", _drops)
-written_lately = Signal("l2_written_5m", "count", "written to the host tier in five minutes", _written_lately)
-read_lately = Signal("l2_read_5m", "count", "read from the host tier in five minutes", _read_lately)
-repeats_lately = Signal("prefix_repeats_5m", "tokens", "prompt tokens that hit HBM or were looked up in the host tier in five minutes", _repeats_lately)
+written_lately = Signal("l2_written_5m", "count", "written to the host tier in five minutes", _written_lately, bounded=True)
+read_lately = Signal("l2_read_5m", "count", "read from the host tier in five minutes", _read_lately, bounded=True)
+repeats_lately = Signal("prefix_repeats_5m", "tokens", "prompt tokens that hit HBM or were looked up in the host tier in five minutes", _repeats_lately, bounded=True)
 turnover = Signal("l1_turnover", "ratio", "how often the pool in HBM was evicted whole since the start", _turnover)
 
 idle = Condition("l2_idle", "the host tier is proven more than half empty", "all", (present.is_(1), resident_ratio <= 0.5))

@@ -1,0 +1,210 @@
+"""Due times, threads and back-off: who is scraped when, and never twice at once.
+
+Each target has a slot in the interval, so that a fleet is spread evenly; a failing one is tried again after one, two, then every four
+intervals. The workers share one heap of due times; each takes the earliest, waits for it, and puts the next one back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvwatch.engines import SidePage
+from kvwatch.exposition import Memo
+from kvwatch.gpu import GpuWatcher
+from kvwatch.model import Outcome, ScrapeError, Target
+from kvwatch.reading import side_pages, take_in
+from kvwatch.scrape import Client, ScrapeFailure
+from kvwatch.store import Store
+from kvwatch.turn import Clocked, failed, judged
+
+LOG = logging.getLogger("kvwatch")
+MOST_WORKERS = 256
+FIRST_ROUND_GAP = 0.1
+"""Seconds between the first scrapes of neighbours: a few targets answer at once, many are spread as they will stay."""
+BACK_OFF = (1, 2, 4)
+SIDE_TIMEOUT = 2.0
+SIDE_RETRY_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Side:
+    """What one optional page last said, and when it may be asked again."""
+
+    due: float = 0.0
+    answer: object | None = None
+
+
+@dataclass(slots=True)
+class Scraper:
+    """One target's connection, parser memory and side pages. One turn at a time."""
+
+    target: Target
+    client: Client
+    timeout: float
+    memo: Memo = field(default_factory=Memo)
+    side: dict[str, _Side] = field(default_factory=dict)
+
+    def turn(self) -> Outcome:
+        """Scrape once; every expected failure is an outcome."""
+        at, wall = time.monotonic(), time.time()
+        try:
+            body = self.client.get(self.target.url, timeout=self.timeout)
+        except ScrapeFailure as failure:
+            return failed(self.target, Clocked(at, wall, time.monotonic() - at), failure.error)
+        seconds = time.monotonic() - at
+        exposition = take_in(body, self.memo)
+        if isinstance(exposition, ScrapeError):
+            return failed(self.target, Clocked(at, wall, seconds), exposition)
+        side = self._ask_beside(side_pages(self.target, exposition))
+        return judged(self.target, Clocked(at, time.time(), seconds), exposition, side, len(body))
+
+    def _ask_beside(self, pages: Sequence[SidePage]) -> Mapping[str, object]:
+        """Ask the optional pages that are due; one that fails is left alone for a while and costs nothing else."""
+        now = time.monotonic()
+        for page in pages:
+            state = self.side.setdefault(page.name, _Side())
+            if now < state.due:
+                continue
+            try:
+                state.answer = self._json(page)
+                state.due = now + page.every_seconds
+            except (ScrapeFailure, ValueError):
+                state.answer = None
+                state.due = now + SIDE_RETRY_SECONDS
+        return {name: state.answer for name, state in self.side.items() if state.answer is not None}
+
+    def _json(self, page: SidePage) -> object:
+        timeout = min(self.timeout, SIDE_TIMEOUT)
+        try:
+            body = self.client.get(page.path, timeout=timeout)
+        except ScrapeFailure as failure:
+            if page.fallback is None or failure.error.reason != "http_status":
+                raise
+            body = self.client.get(page.fallback, timeout=timeout)
+        return json.loads(body)
+
+
+@dataclass(slots=True)
+class _Slot:
+    scraper: Scraper
+    offset: float
+    failures: int = 0
+    down: bool | None = None
+
+
+class Poller:
+    """Scrapes all targets into a store until it is stopped."""
+
+    def __init__(self, store: Store, interval: float) -> None:
+        """Nothing is scraped before ``start``."""
+        self._store = store
+        self._interval = interval
+        self._lock = threading.Condition()
+        self._heap: list[tuple[float, int, _Slot]] = []
+        self._generation = 0
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+        self._origin = time.monotonic()
+
+    def start(self, scrapers: Sequence[Scraper], interval: float) -> None:
+        """Begin, or begin anew with other targets: turns under way end and are not repeated."""
+        with self._lock:
+            self._generation += 1
+            self._interval = interval
+            now = time.monotonic()
+            self._origin = now
+            gap = min(interval / max(len(scrapers), 1), FIRST_ROUND_GAP)
+            step = interval / max(len(scrapers), 1)
+            self._heap = [(now + i * gap, i + self._generation * 1_000_000, _Slot(s, i * step)) for i, s in enumerate(scrapers)]
+            heapq.heapify(self._heap)
+            self._lock.notify_all()
+        for _ in range(min(len(scrapers), MOST_WORKERS) - len(self._threads)):
+            thread = threading.Thread(target=self._work, name="kvwatch-scrape", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """End as soon as the waits allow; a scrape under way is left to its deadline in a daemon thread."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                while not self._stopping:
+                    wait = self._heap[0][0] - time.monotonic() if self._heap else None
+                    if wait is not None and wait <= 0:
+                        break
+                    self._lock.wait(wait)
+                if self._stopping:
+                    return
+                due, key, slot = heapq.heappop(self._heap)
+                generation = self._generation
+            outcome = self._turn(slot)
+            self._note(slot, outcome)
+            with self._lock:
+                if generation == self._generation:
+                    self._store.add(outcome)
+                    heapq.heappush(self._heap, (self._next(due, slot), key, slot))
+                    self._lock.notify()
+
+    def _turn(self, slot: _Slot) -> Outcome:
+        """One target's turn; the one place where anything unexpected is caught, so that it costs only this target."""
+        at = time.monotonic()
+        try:
+            return slot.scraper.turn()
+        except Exception as error:
+            LOG.exception("target %s: a defect of kvwatch; please report it", slot.scraper.target.name)
+            return failed(slot.scraper.target, Clocked(at, time.time(), time.monotonic() - at), ScrapeError("bug", f"{type(error).__name__} in kvwatch"))
+
+    def _note(self, slot: _Slot, outcome: Outcome) -> None:
+        """Count failures, and log transitions only."""
+        slot.failures = 0 if outcome.ok else slot.failures + 1
+        down = not outcome.ok
+        if down == slot.down or (slot.scraper.target.candidate and down):
+            return
+        slot.down = down
+        if outcome.error is not None:
+            LOG.warning("target %s: %s: %s", outcome.target, outcome.error.reason, outcome.error.detail)
+        else:
+            LOG.info("target %s answers: %d pool owners", outcome.target, len(outcome.states))
+
+    def _next(self, due: float, slot: _Slot) -> float:
+        """The target's next slot: one interval on, or more after failures; slots that passed meanwhile are skipped."""
+        skip = BACK_OFF[min(slot.failures, len(BACK_OFF)) - 1] if slot.failures else 1
+        if slot.scraper.target.candidate and slot.failures:
+            skip = 1
+        earliest = max(due + (skip - 0.5) * self._interval, time.monotonic())
+        phase = self._origin + slot.offset
+        rounds = -(-(earliest - phase) // self._interval)
+        return phase + rounds * self._interval
+
+
+class GpuPoller:
+    """Reads all GPUs every interval into a store, in a thread of its own."""
+
+    def __init__(self, store: Store, watcher: GpuWatcher, interval: float) -> None:
+        """Nothing is read before ``start``."""
+        self._store, self._watcher, self._interval = store, watcher, interval
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kvwatch-gpu", daemon=True)
+
+    def start(self) -> None:
+        """Begin with a first round at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the round under way."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._store.set_gpus(self._watcher.read(time.monotonic()))
+            self._stopped.wait(self._interval)

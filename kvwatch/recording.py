@@ -1,0 +1,145 @@
+"""Files as a source: single expositions in time order, or a recording with the engine's other pages beside it."""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvwatch.exposition import Memo
+from kvwatch.model import Outcome, ScrapeError, Target
+from kvwatch.turn import Clocked, failed, finished
+
+RECORDING = "metrics.jsonl.gz"
+LOADS = "loads.jsonl.gz"
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class UnreadableError(Exception):
+    """A file that cannot be used, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One scrape of a recording: body, or error when it failed; times in Unix seconds."""
+
+    t: float
+    t1: float
+    body: str | None
+    error: str | None
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a path is a recording (or a folder with one) rather than a single exposition."""
+    return path.is_dir() or path.name.endswith(".jsonl.gz") or path.name.endswith(".jsonl")
+
+
+def expositions(paths: Sequence[Path], target: Target, interval: float, limit_bytes: int) -> Iterator[Outcome]:
+    """Outcomes of single files, ``interval`` seconds apart, without a wall time."""
+    memo = Memo()
+    for number, path in enumerate(paths):
+        when = Clocked(at=number * interval, wall=None)
+        try:
+            body = _read(path, limit_bytes)
+        except OSError as error:
+            raise UnreadableError(f"{path}: {error.strerror or 'cannot be read'}; name an exposition file or a recording") from None
+        except (EOFError, zlib.error) as error:
+            yield failed(target, when, ScrapeError("malformed", f"{path} is a damaged gzip file ({error})"))
+            continue
+        if body is None:
+            yield failed(target, when, ScrapeError("too_large", f"{path} is larger than limits.body ({limit_bytes} bytes)"))
+            continue
+        yield finished(target, when, body, {}, memo)
+
+
+def _read(path: Path, limit_bytes: int) -> bytes | None:
+    """The content, decompressed; None when it exceeds the limit."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == GZIP_MAGIC
+        raw.seek(0)
+        source = gzip.GzipFile(fileobj=raw) if packed else raw
+        body = source.read(limit_bytes + 1)
+    return None if len(body) > limit_bytes else body
+
+
+def recording(path: Path, target: Target) -> Iterator[Outcome]:
+    """Outcomes of a recording in the order of its lines; ``/v1/loads`` beside it is used as it was then."""
+    file = path / RECORDING if path.is_dir() else path
+    loads = _Beside(file.with_name(LOADS))
+    memo = Memo()
+    last: float | None = None
+    for line in _lines(file):
+        if last is not None and line.t <= last:
+            continue
+        last = line.t
+        when = Clocked(at=line.t, wall=line.t, seconds=max(0.0, line.t1 - line.t))
+        if line.body is None:
+            error = line.error or "the scrape failed"
+            reason = ScrapeError("timeout" if "time" in error.lower() else "refused", f"the recording says: {error[:200]}")
+            yield failed(target, when, reason)
+            continue
+        answer = loads.before(line.t1)
+        yield finished(target, when, line.body.encode(), {} if answer is None else {"loads": answer}, memo)
+
+
+def spacing(path: Path) -> float:
+    """Seconds between the scrapes of a recording, by their median."""
+    file = path / RECORDING if path.is_dir() else path
+    times = [line.t for line in _lines(file)]
+    steps = sorted(b - a for a, b in zip(times, times[1:], strict=False) if b > a)
+    return steps[len(steps) // 2] if steps else 1.0
+
+
+def _lines(file: Path) -> Iterator[Line]:
+    for number, record in _records(file):
+        t = record.get("t")
+        if isinstance(t, bool) or not isinstance(t, (int, float)):
+            raise UnreadableError(f"{file}:{number}: no time 't'; a recording has lines {{\"t\": seconds, \"body\": text}}")
+        t1, body, error = record.get("t1"), record.get("body"), record.get("error")
+        yield Line(float(t), float(t1) if isinstance(t1, (int, float)) else float(t), body if isinstance(body, str) else None,
+                   str(error) if error is not None else None)  # fmt: skip
+
+
+def _records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    number = 0
+    try:
+        with gzip.open(file, "rt", encoding="utf-8", errors="replace") if file.name.endswith(".gz") else file.open(encoding="utf-8") as stream:
+            for number, text in enumerate(stream, 1):
+                if text.strip():
+                    value = json.loads(text)
+                    if not isinstance(value, dict):
+                        raise UnreadableError(f"{file}:{number}: not an object")
+                    yield number, value
+    except OSError as error:
+        raise UnreadableError(f"{file}: {error.strerror or error}; a recording is a metrics.jsonl.gz") from None
+    except (EOFError, zlib.error):
+        return  # cut off while it was written: what is there counts
+    except json.JSONDecodeError as error:
+        raise UnreadableError(f"{file}:{number}: not JSON ({error.msg})") from None
+
+
+class _Beside:
+    """JSON answers recorded beside the scrapes, by time; nothing when there is no such file."""
+
+    def __init__(self, file: Path) -> None:
+        self.times: list[float] = []
+        self.answers: list[object] = []
+        if not file.is_file():
+            return
+        for _, record in _records(file):
+            body, t1 = record.get("body"), record.get("t1", record.get("t"))
+            if isinstance(body, str) and isinstance(t1, (int, float)):
+                try:
+                    self.answers.append(json.loads(body))
+                except json.JSONDecodeError:
+                    continue
+                self.times.append(float(t1))
+
+    def before(self, t: float, oldest: float = 5.0) -> object | None:
+        """The newest answer that was there at ``t`` and is not older than some seconds."""
+        i = bisect.bisect_right(self.times, t) - 1
+        return self.answers[i] if i >= 0 and t - self.times[i] <= oldest else None

@@ -1,0 +1,206 @@
+"""The only mutable shared state, behind the only lock: what every target and owner said, and what was judged of it.
+
+An outcome goes in, is judged at once, and snapshots come out. A failed scrape is no sample: it leaves what was judged before standing until
+three intervals have passed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kvwatch.diagnose import Judged, judge, judge_target
+from kvwatch.history import Baseline, Frame, Track
+from kvwatch.model import EngineState, GpuReading, GpuState, Outcome, OwnerKey, Reason, Target
+from kvwatch.rules.kinds import ActiveRule
+from kvwatch.signals import SIGNALS
+from kvwatch.view import TargetView, View, Watch
+
+FRESH_INTERVALS = 3.0
+"""What is older than this many intervals is not shown any more."""
+KEPT_OUTCOMES = 8
+KEPT_SIGNALS = frozenset(s.name for s in SIGNALS if s.kept)
+
+GpuMapping = Callable[[Target, GpuReading | None, int], tuple[GpuState, ...] | None]
+"""Which GPUs are proven to be a target's engine's, given how many engines there are; None when unknown."""
+
+
+@dataclass(slots=True)
+class _TargetRecord:
+    target: Target
+    tracks: dict[OwnerKey, Track] = field(default_factory=dict)
+    judged: dict[OwnerKey, Judged] = field(default_factory=dict)
+    outcomes: deque[Outcome] = field(default_factory=lambda: deque(maxlen=KEPT_OUTCOMES))
+    last_good: Outcome | None = None
+    first_tried: float | None = None
+    self_judged: Judged | None = None
+    failures: dict[Reason, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSnapshot:
+    """One pool owner as it was last seen; ``stale`` when that is too long ago to be believed."""
+
+    state: EngineState
+    judged: Judged
+    baseline: Baseline
+    restarted_at: float | None
+    stale: bool
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSnapshot:
+    """One target: its newest turn, its newest good one, and how often each failure happened."""
+
+    target: Target
+    last: Outcome | None
+    last_good: Outcome | None
+    judged: Judged | None
+    failures: Mapping[Reason, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything known at ``now`` (monotonic seconds)."""
+
+    now: float
+    watch: Watch
+    targets: tuple[TargetSnapshot, ...]
+    owners: tuple[OwnerSnapshot, ...]
+    gpus: GpuReading | None
+
+
+def no_mapping(_target: Target, _gpus: GpuReading | None, _engines: int) -> tuple[GpuState, ...] | None:
+    """Attribute no GPU to anyone."""
+    return None
+
+
+class Store:
+    """What is known of all targets."""
+
+    def __init__(self, targets: Sequence[Target], watch: Watch, rules: Sequence[ActiveRule], gpus_of: GpuMapping = no_mapping) -> None:
+        """Begin with nothing known of the targets."""
+        self._lock = threading.Lock()
+        self._watch = watch
+        self._rules = tuple(rules)
+        self._gpus_of = gpus_of
+        self._gpus: GpuReading | None = None
+        self._records = {t.name: _TargetRecord(t) for t in targets}
+
+    def reconfigure(self, targets: Sequence[Target], watch: Watch, rules: Sequence[ActiveRule]) -> None:
+        """Take new settings: unchanged targets keep their history, changed rules begin anew."""
+        with self._lock:
+            old = {r.rule.id: r for r in self._rules}
+            same = {r.rule.id for r in rules if old.get(r.rule.id) == r}
+            records = {}
+            for target in targets:
+                record = self._records.get(target.name)
+                if record is None or record.target != target:
+                    record = _TargetRecord(target)
+                record.judged = {key: _keep_episodes(j, same) for key, j in record.judged.items()}
+                records[target.name] = record
+            self._records, self._watch, self._rules = records, watch, tuple(rules)
+
+    def set_gpus(self, reading: GpuReading) -> None:
+        """Take a round over the GPUs."""
+        with self._lock:
+            self._gpus = reading
+
+    def add(self, outcome: Outcome) -> None:
+        """Take one turn of a target in and judge it; of a target that was removed meanwhile nothing is kept."""
+        with self._lock:
+            record = self._records.get(outcome.target)
+            if record is None:
+                return
+            if record.first_tried is None:
+                record.first_tried = outcome.at
+            record.outcomes.append(outcome)
+            if outcome.ok:
+                record.last_good = outcome
+                self._take_states(record, outcome)
+            elif outcome.error is not None:
+                record.failures[outcome.error.reason] = record.failures.get(outcome.error.reason, 0) + 1
+            view = TargetView(record.target, tuple(record.outcomes), record.last_good is not None, record.first_tried, self._watch)
+            record.self_judged = judge_target(view, self._rules, record.self_judged)
+
+    def _take_states(self, record: _TargetRecord, outcome: Outcome) -> None:
+        seen = set()
+        for state in outcome.states:
+            track = record.tracks.setdefault(state.owner, Track(state.owner))
+            track.append(state)
+            seen.add(state.owner)
+        for key in [k for k, t in record.tracks.items() if k not in seen and self._old(t.frames[-1].at, outcome.at)]:
+            del record.tracks[key], record.judged[key]
+        for state in outcome.states:
+            key = state.owner
+            track = record.tracks[key]
+            view = View(track, record.target, self._watch, self._peers(key, outcome.at), self._server(record.target, outcome.at), self._gpus_for(record), outcome)
+            judged = judge(view, self._rules, record.judged.get(key))
+            record.judged[key] = judged
+            track.settle({n: v for n, v in judged.values.items() if n in KEPT_SIGNALS}, calm=judged.calm)
+
+    def _old(self, then: float, now: float) -> bool:
+        return now - then > FRESH_INTERVALS * self._watch.interval
+
+    def _tracks(self) -> list[Track]:
+        return [t for r in self._records.values() for t in r.tracks.values()]
+
+    def _peers(self, key: OwnerKey, now: float) -> tuple[Frame, ...]:
+        """Newest fresh frames of others that serve the same model; without a model name only ranks of the same target are peers."""
+        return tuple(
+            t.frames[-1]
+            for t in self._tracks()
+            if t.key != key
+            and t.key.engine == key.engine
+            and t.key.model == key.model
+            and (key.model is not None or t.key.target == key.target)
+            and not self._old(t.frames[-1].at, now)
+        )
+
+    def _server(self, target: Target, now: float) -> Track | None:
+        record = self._records.get(target.l2.source) if target.l2.source is not None else None
+        if record is None:
+            return None
+        return next((t for t in record.tracks.values() if not self._old(t.frames[-1].at, now)), None)
+
+    def _gpus_for(self, record: _TargetRecord) -> tuple[GpuState, ...] | None:
+        engines = sum(1 for t in self._tracks() if t.key.engine != "lmcache")
+        return self._gpus_of(record.target, self._gpus, engines)
+
+    def ready(self) -> bool:
+        """Whether every target has been tried once."""
+        with self._lock:
+            return all(r.first_tried is not None for r in self._records.values())
+
+    def snapshot(self, now: float, *, with_frames: bool = False) -> Snapshot:
+        """Everything known at this moment."""
+        with self._lock:
+            targets, owners = [], []
+            for record in self._records.values():
+                if record.target.candidate and record.last_good is None:
+                    continue
+                last = record.outcomes[-1] if record.outcomes else None
+                targets.append(TargetSnapshot(record.target, last, record.last_good, record.self_judged, dict(record.failures)))
+                for key, track in sorted(record.tracks.items(), key=lambda item: _by_rank(item[0])):
+                    owners.append(
+                        OwnerSnapshot(
+                            state=track.frames[-1].state,
+                            judged=record.judged[key],
+                            baseline=track.baseline,
+                            restarted_at=track.restarted_at,
+                            stale=self._old(track.frames[-1].at, now),
+                            frames=tuple(track.frames) if with_frames else (),
+                        )
+                    )
+            return Snapshot(now, self._watch, tuple(targets), tuple(owners), self._gpus)
+
+
+def _by_rank(key: OwnerKey) -> tuple[str, str, int, str]:
+    return (key.engine, key.model or "", int(key.rank) if key.rank.isdecimal() else -1, key.rank)
+
+
+def _keep_episodes(judged: Judged, rules: set[str]) -> Judged:
+    return replace(judged, episodes={name: e for name, e in judged.episodes.items() if name in rules})
