@@ -1,0 +1,156 @@
+"""Which path gives what. Nothing here scrapes, judges or remembers: a ``Source`` answers from memory, this file only speaks HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kvwatch.web.answer import TEXT, answer, wants_openmetrics, wants_text
+from kvwatch.web.assets import Asset, load_assets
+
+JSON = "application/json"
+
+
+class Source(Protocol):
+    """What the pages show. Every method answers from memory, at once, and may be called from several threads."""
+
+    def verdict(self, target: str | None) -> Mapping[str, object]:
+        """The verdict, ready for JSON: of everything, or of one target; of an unknown one an empty verdict with status ``unknown``."""
+
+    def text(self, target: str | None) -> str:
+        """The same verdict for people."""
+
+    def metrics(self, *, openmetrics: bool) -> tuple[bytes, str]:
+        """The exposition and its content type."""
+
+    def history(self) -> Mapping[str, object]:
+        """The last minutes of every pool owner, ready for JSON; what the page draws is in ``static/chart.js``."""
+
+    def runbook(self, rule: str) -> str | None:
+        """What to know about one rule, as text, or None when there is no such rule."""
+
+    def ready(self) -> bool:
+        """Whether every target has been tried once."""
+
+    def reload(self) -> str | None:
+        """Read the configuration again; None when that went well, else why the old one stays."""
+
+
+def build_app(source: Source, *, reload_endpoint: bool) -> FastAPI:
+    """The pages of one daemon."""
+    app = FastAPI(title="kvwatch", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.add_middleware(ForwardedPrefix)
+    app.add_exception_handler(HTTPException, _refuse)
+    pages = _Pages(source, load_assets())
+    for path, page in (
+        ("/", pages.page),
+        ("/static/{name}", pages.static),
+        ("/metrics", pages.metrics),
+        ("/diagnose", pages.diagnose),
+        ("/history", pages.history),
+        ("/runbook/{rule}", pages.runbook),
+        ("/healthz", pages.healthz),
+        ("/readyz", pages.readyz),
+    ):
+        app.add_api_route(path, page, methods=["GET", "HEAD"])
+    if reload_endpoint:
+        app.add_api_route("/-/reload", pages.reload, methods=["POST"])
+    return app
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """One method per page.
+
+    Plain functions run in worker threads, so rendering a large page delays no other; what only reads a flag stays on the loop
+    and answers even while all threads are busy.
+    """
+
+    source: Source
+    assets: Mapping[str, Asset]
+
+    def metrics(self, request: Request) -> Response:
+        return answer(request, *self.source.metrics(openmetrics=wants_openmetrics(request)))
+
+    def diagnose(self, request: Request) -> Response:
+        target = request.query_params.get("target")
+        if wants_text(request):
+            return answer(request, _text(self.source.text(target)), TEXT)
+        return answer(request, _json(self.source.verdict(target)), JSON)
+
+    def history(self, request: Request) -> Response:
+        return answer(request, _json(self.source.history()), JSON)
+
+    def runbook(self, request: Request, rule: str) -> Response:
+        text = self.source.runbook(rule)
+        if text is None:
+            raise HTTPException(404)
+        return answer(request, _text(text), TEXT)
+
+    async def healthz(self, request: Request) -> Response:
+        return answer(request, b"ok\n", TEXT)
+
+    async def readyz(self, request: Request) -> Response:
+        if self.source.ready():
+            return answer(request, b"ready\n", TEXT)
+        return answer(request, b"not ready: not every target has been tried yet\n", TEXT, 503)
+
+    async def page(self, request: Request) -> Response:
+        return self.assets["index.html"].answer(request)
+
+    async def static(self, request: Request, name: str) -> Response:
+        if name not in self.assets:
+            raise HTTPException(404)
+        return self.assets[name].answer(request)
+
+    def reload(self, request: Request) -> Response:
+        refusal = self.source.reload()
+        if refusal is None:
+            return answer(request, b"reloaded\n", TEXT)
+        return answer(request, _text(f"{refusal}\n"), TEXT, 400)
+
+
+def _json(value: Mapping[str, object]) -> bytes:
+    """Strict JSON in ASCII: NaN is refused, and what a label may hold (a lone surrogate) cannot break the encoding."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _text(value: str) -> bytes:
+    """UTF-8; what cannot be encoded is spelled out."""
+    return value.encode("utf-8", "backslashreplace")
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    """One line of text instead of a page that is not there."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    reasons = {404: "no such page; there are /, /metrics, /diagnose, /healthz and /readyz", 405: "this page does not take that method"}
+    response = answer(request, f"{status}: {reasons.get(status, 'refused')}\n".encode(), TEXT, status)
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    return response
+
+
+class ForwardedPrefix:
+    """Lets the daemon live under a path of a proxy that keeps the path and names it in ``X-Forwarded-Prefix``.
+
+    A proxy that strips the path needs nothing: the page speaks in relative URLs.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap the pages."""
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take the prefix off the path where it is on it."""
+        if scope["type"] == "http":
+            header = next((value for name, value in scope["headers"] if name == b"x-forwarded-prefix"), b"")
+            prefix = header.decode("latin-1").rstrip("/")
+            if prefix and scope["path"].startswith(f"{prefix}/"):
+                scope = {**scope, "path": scope["path"].removeprefix(prefix)}
+        await self.app(scope, receive, send)

@@ -1,0 +1,125 @@
+// Asks the daemon every few seconds and draws what it says. All state of the page is here.
+
+import { draw, h } from "./dom.js";
+import { engineList, engineRows } from "./engines.js";
+import { badge, findingList, prose } from "./findings.js";
+import { clock } from "./format.js";
+import { gpuList, targetList } from "./hosts.js";
+
+const EVERY = 3000; // ms between two looks
+const HISTORY_EVERY = 15000; // ms between two looks at the history
+const SLOWEST = 24000; // ms, the longest pause while the daemon does not answer
+const PATIENCE = 10000; // ms until an answer counts as lost
+const FILTER_FROM = 6; // engines that make a filter worth its room
+const OPEN_ALL = 2; // engines that are few enough to be shown open
+
+const state = { verdict: null, history: null, historyAt: -Infinity, lostSince: null, why: "", failures: 0, filter: "", order: null, opened: new Map(), firstOpened: false };
+const element = (id) => document.getElementById(id);
+
+/** What is folded open, by key; the reader's choice outlives every refresh. */
+const parts = {
+  isOpen: (key) => state.opened.get(key) === true,
+  fold: (key) => ({ open: parts.isOpen(key), ontoggle: ({ currentTarget }) => parts.open(key, currentTarget.open) }),
+  open: (key, open = true) => {
+    if (parts.isOpen(key) === open) return;
+    state.opened.set(key, open);
+    render();
+  },
+  /** The worst finding stands open from the start; later ones wait to be opened, so that nothing jumps. */
+  openFirst: (key) => {
+    if (!state.firstOpened) state.opened.set(key, true);
+    state.firstOpened = true;
+  },
+};
+
+async function ask(path) {
+  const response = await fetch(path, { cache: "no-store", headers: { Accept: "application/json" }, signal: AbortSignal.timeout(PATIENCE) });
+  if (!response.ok) throw new Error(`HTTP ${response.status}`);
+  return response.json();
+}
+
+async function refresh() {
+  try {
+    state.verdict = await ask("diagnose");
+    if (performance.now() - state.historyAt >= HISTORY_EVERY) {
+      state.history = await ask("history");
+      state.historyAt = performance.now();
+    }
+    Object.assign(state, { failures: 0, lostSince: null, seen: new Date() });
+  } catch (error) {
+    state.failures += 1;
+    state.lostSince ??= new Date();
+    state.why = error.message.startsWith("HTTP") ? `the daemon answers ${error.message}` : "the daemon does not answer";
+  }
+  render();
+}
+
+let timer = null;
+let asking = false;
+
+/** Look now and again later, slower while nobody answers, not at all while nobody watches. */
+async function watch() {
+  clearTimeout(timer);
+  if (document.hidden || asking) return;
+  asking = true;
+  await refresh();
+  asking = false;
+  clearTimeout(timer);
+  timer = setTimeout(watch, Math.min(EVERY * 2 ** state.failures, SLOWEST));
+}
+
+function render() {
+  connection();
+  const { verdict } = state;
+  if (verdict === null) return;
+  document.title = `${verdict.status} · kvwatch`;
+  const counts = { findings: verdict.findings.length, engines: verdict.engines.length, gpus: verdict.gpus.length, targets: verdict.targets.length };
+  draw(element("summary"), [banner(verdict)]);
+  draw(element("findings"), [...findingList(verdict.findings, parts), counts.targets ? null : h("p", { key: "empty", class: "nobody" }, ...nobody())]);
+  engines(verdict);
+  section("gpus", counts.gpus > 0 || (verdict.nvml && verdict.nvml.state !== "ok" && counts.engines > 0), () => gpuList(verdict, parts));
+  section("targets", counts.targets > 0, () => targetList(verdict, parts));
+  const names = [["findings", "Findings"], ["engines", "Engines"], ["gpus", "GPUs"], ["targets", "Targets"]];
+  draw(element("sections"), names.filter(([id]) => counts[id]).map(([id, name]) => h("a", { key: id, href: `#${id}` }, `${name} `, h("b", null, String(counts[id])))));
+}
+
+function section(id, wanted, list) {
+  element(id).hidden = !wanted;
+  if (wanted) draw(element(`${id.slice(0, -1)}-list`), list());
+}
+
+function engines(verdict) {
+  const list = element("engine-list");
+  const held = list.matches(":hover") || list.contains(document.activeElement) ? state.order : null;
+  const rows = engineRows(verdict, state.filter, held);
+  if (state.order === null) for (const { key } of verdict.engines.length <= OPEN_ALL ? rows : rows.filter(({ level }) => level === "critical").slice(0, 1)) state.opened.set(key, true);
+  if (verdict.engines.length) state.order = rows.map(({ key }) => key);
+  element("filter").closest("label").hidden = verdict.engines.length < FILTER_FROM;
+  section("engines", verdict.engines.length > 0, () => engineList(rows, state.history, parts));
+}
+
+function banner(verdict) {
+  return h("div", { class: `banner ${verdict.status}` }, h("h2", null, badge(verdict.status)), h("p", null, prose(verdict.summary)));
+}
+
+function nobody() {
+  return ["Looking for an engine on 127.0.0.1:8000 (vLLM) and 127.0.0.1:30000 (SGLang). To watch another, start ", h("code", null, "kvwatch serve --target http://HOST:PORT/metrics"), " or name it under ", h("code", null, "targets"), " in the configuration."];
+}
+
+function connection() {
+  const lost = state.lostSince !== null;
+  const text = lost
+    ? `Connection lost since ${clock(state.lostSince)}: ${state.why}. ${state.verdict ? "What you see is the last known state." : "Trying again."}`
+    : state.verdict ? "live" : "connecting";
+  draw(element("connection"), [h("span", { class: lost ? "lost" : "live" }, text)]);
+  draw(element("updated"), state.seen ? [clock(state.seen)] : []);
+  document.documentElement.classList.toggle("stale", lost);
+}
+
+element("filter").addEventListener("input", ({ target }) => {
+  state.filter = target.value;
+  render();
+});
+document.addEventListener("visibilitychange", watch);
+window.addEventListener("online", watch);
+watch();
