@@ -101,10 +101,10 @@ class _Slot:
 class Poller:
     """Scrapes all targets into a store until it is stopped."""
 
-    def __init__(self, store: Store, interval: float) -> None:
+    def __init__(self, store: Store) -> None:
         """Nothing is scraped before ``start``."""
         self._store = store
-        self._interval = interval
+        self._interval = 1.0
         self._lock = threading.Condition()
         self._heap: list[tuple[float, int, _Slot]] = []
         self._generation = 0

@@ -1,0 +1,189 @@
+"""The command line: arguments, wiring and exit codes. 64 is wrong usage, so that 2 always means critical."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from kvwatch import __version__
+from kvwatch.catalogue import as_json, page_of, table
+from kvwatch.config import Config, ConfigError, from_environment, load_file, target_from_url
+from kvwatch.recording import UnreadableError
+from kvwatch.rules import RULES, active, names
+from kvwatch.units import parse_duration
+
+WRONG_USAGE = 64
+UNUSABLE = 3
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line and exits with 64."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(WRONG_USAGE)
+
+
+class UsageError(Exception):
+    """Arguments that are each fine but not together."""
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _positive(text: str) -> float:
+    seconds = _duration(text)
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not more than 0")
+    return seconds
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    parser = _Parser(prog="kvwatch", description="Says why time to first token collapsed: the KV cache tiers of vLLM, SGLang and LMCache.")
+    parser.add_argument("--version", action="version", version=f"kvwatch {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="watch engines and answer /metrics, /diagnose and the page")
+    serve.add_argument("--config", type=Path, help="configuration file (YAML)")
+    serve.add_argument("--target", action="append", default=[], metavar="URL", help="an engine to watch; may be repeated")
+    serve.add_argument("--listen", metavar="HOST:PORT", help="where to answer; default [::]:9477")
+    serve.set_defaults(run=_serve)
+
+    diagnose = commands.add_parser("diagnose", help="judge URLs, exposition files or a recording, and exit by the verdict")
+    diagnose.add_argument("sources", nargs="+", metavar="SOURCE", help="URLs, .prom files in time order, or a metrics.jsonl.gz")
+    diagnose.add_argument("--config", type=Path, help="configuration file (YAML)")
+    diagnose.add_argument("--interval", type=_positive, metavar="SECONDS", help="between scrapes: 5 for URLs, 15 for files unless said")
+    diagnose.add_argument("--for", dest="seconds", type=_duration, metavar="SECONDS", help="how long URLs are watched; default 75, 0 is one scrape")
+    diagnose.add_argument("--timeline", action="store_true", help="print the verdict after every sample, in text whenever it changes")
+    diagnose.add_argument("--output", choices=("text", "json"), default="text")
+    diagnose.set_defaults(run=_diagnose)
+
+    capacity = commands.add_parser("capacity", help="how many tokens and sequences a KV pool holds")
+    _capacity_arguments(capacity)
+
+    rules = commands.add_parser("rules", help="list all findings with severity, hold and thresholds")
+    rules.add_argument("--config", type=Path, help="show the thresholds of this configuration")
+    rules.add_argument("--output", choices=("text", "json"), default="text")
+    rules.set_defaults(run=_rules)
+
+    explain = commands.add_parser("explain", help="print a finding's page of the runbook")
+    explain.add_argument("rule", metavar="RULE")
+    explain.set_defaults(run=_explain)
+
+    check = commands.add_parser("check-config", help="say what is wrong in a configuration file, and where")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.set_defaults(run=_check_config)
+    return parser
+
+
+def _capacity_arguments(parser: argparse.ArgumentParser) -> None:
+    from kvwatch.capacity import cli  # noqa: PLC0415  only this command needs it
+
+    cli.add_arguments(parser)
+    parser.set_defaults(run=cli.run)
+
+
+def _load(path: Path | None, urls: Sequence[str] = (), listen: str | None = None) -> Config:
+    """The configuration: command line before environment before file."""
+    return from_environment(os.environ, path=path, urls=urls, listen=listen, rules=names())
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from kvwatch.daemon import run  # noqa: PLC0415  the web stack is heavy and only this command needs it
+    from kvwatch.web.server import ListenError  # noqa: PLC0415
+
+    def load() -> Config:
+        return _load(args.config, args.target, args.listen)
+
+    try:
+        return run(load(), load)
+    except ListenError as error:
+        print(f"kvwatch serve: {error}", file=sys.stderr)
+        return 1
+
+
+def _diagnose(args: argparse.Namespace) -> int:
+    from kvwatch import diagnosing  # noqa: PLC0415
+
+    config = _load(args.config)
+    printing = diagnosing.Printing(args.output == "json", args.timeline, sys.stdout)
+    are_urls = [_is_url(s) for s in args.sources]
+    if any(are_urls) and not all(are_urls):
+        raise UsageError("URLs and files cannot be judged together: name one kind")
+    if not any(are_urls):
+        return diagnosing.from_files([Path(s) for s in args.sources], config, args.interval, printing)
+    wanted = []
+    for url in args.sources:
+        try:
+            target = target_from_url(url)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        wanted.append(next((t for t in config.targets if t.url == target.url), target))
+    return diagnosing.from_urls(wanted, config, args.interval, args.seconds, printing)
+
+
+def _is_url(source: str) -> bool:
+    """Whether a source is an address: it names a scheme, or looks like HOST:PORT and is no file."""
+    if "://" in source:
+        return True
+    host, colon, rest = source.rpartition(":")
+    port = rest.split("/", maxsplit=1)[0]
+    return bool(colon and host) and port.isdecimal() and not Path(source).exists()
+
+
+def _rules(args: argparse.Namespace) -> int:
+    wanted = active(_load(args.config).thresholds)
+    print(json.dumps(as_json(wanted), indent=1) if args.output == "json" else table(wanted).rstrip("\n"))
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    page = page_of(args.rule)
+    if page is None:
+        raise UsageError(f"no rule is called '{args.rule}'; there are {', '.join(RULES)}")
+    print(page.rstrip("\n"))
+    return 0
+
+
+def _check_config(args: argparse.Namespace) -> int:
+    config = load_file(args.file, names())
+    print(f"{args.file}: fine, {len(config.targets)} target{'s' if len(config.targets) != 1 else ''}")
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    args = build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = args.run
+    try:
+        return run(args)
+    except ConfigError as error:
+        for line in error.lines:
+            print(line, file=sys.stderr)
+        return WRONG_USAGE
+    except UsageError as error:
+        print(f"kvwatch {args.command}: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except UnreadableError as error:
+        print(f"kvwatch {args.command}: {error}", file=sys.stderr)
+        return UNUSABLE
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

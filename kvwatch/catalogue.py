@@ -1,0 +1,64 @@
+"""The catalogue for people: the table of rules, and one rule's page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvwatch.report import Json, plain
+from kvwatch.rules import RULES
+from kvwatch.rules.kinds import ActiveRule, Rule
+from kvwatch.signals.kinds import Term
+from kvwatch.wording import duration, number
+
+
+def page_of(rule_id: str) -> str | None:
+    """A rule's page as text: what it means, when it fires, what it causes; None when there is no such rule."""
+    rule = RULES.get(rule_id)
+    if rule is None:
+        return None
+    lines = [f"{rule.id}  ({rule.severity}, holds {_hold(rule)})", "", rule.page.strip(), "", "Terms:"]
+    lines += [f"  {term_text(term)}" for term in dict.fromkeys(rule.terms())]
+    if rule.reasons:
+        lines.append(f"Reasons: {', '.join(r.name for r in rule.reasons)}")
+    if rule.causes:
+        lines.append(f"Causes: {', '.join(rule.causes)}")
+    if rule.supersedes:
+        lines.append(f"Stands for: {', '.join(rule.supersedes)}")
+    lines += ["", "What to do:"]
+    for do in rule.remedy:
+        only = ", ".join(x for x in (do.engine, do.reason) if x)
+        lines.append(f"  - {do.do}{f' [{only}]' if only else ''}: {do.because}")
+    return "\n".join(lines) + "\n"
+
+
+def _hold(rule: Rule) -> str:
+    return ", ".join([duration(rule.hold) if rule.hold else "0 s", *(f"{e} {duration(s)}" for e, s in rule.holds.items())])
+
+
+def term_text(term: Term, limit: float | None = None) -> str:
+    """One comparison with what its signal means."""
+    unit = term.signal.unit
+    value = term.limit if limit is None else limit
+    shown = number(value, unit) if unit != "condition" else f"{value:g}"
+    return f"{term.signal.name} {term.op} {shown}: {term.signal.help}"
+
+
+def table(rules: Sequence[ActiveRule]) -> str:
+    """All rules with severity, hold and present limits."""
+    width = max(len(r.rule.id) for r in rules)
+    lines = []
+    for r in rules:
+        hold = r.hold_for(None)
+        terms = ", ".join(f"{t.signal.name} {t.op} {t.limit_in(r.limits):g}" for t in dict.fromkeys(r.rule.terms()))
+        lines.append(f"{r.rule.id:{width}}  {r.rule.severity:8}  {duration(hold) if hold else '0 s':>6}  {terms}")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(rules: Sequence[ActiveRule]) -> list[Json]:
+    """The same for programs."""
+    rows: list[Json] = []
+    for r in rules:
+        limits: dict[str, Json] = {t.signal.name: plain(t.limit_in(r.limits)) for t in r.rule.terms()}
+        rows.append({"rule": r.rule.id, "severity": r.rule.severity, "hold_seconds": plain(r.hold_for(None)), "thresholds": limits,
+                     "reasons": [x.name for x in r.rule.reasons], "causes": list(r.rule.causes), "supersedes": list(r.rule.supersedes)})  # fmt: skip
+    return rows
