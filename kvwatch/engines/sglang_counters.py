@@ -7,6 +7,8 @@ so that a sum over owners stays true.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kvwatch.engines.sglang_series import Series
 from kvwatch.engines.sglang_side import OLDEST, Version
 from kvwatch.model import Histogram, Note
@@ -20,6 +22,9 @@ EVIDENCE: tuple[tuple[Version, tuple[str, ...]], ...] = (
     ((0, 5, 6), ("max_total_num_tokens", "new_token_ratio", "evicted_tokens_total")),
 )
 """Families by the first release that is known to have them."""
+LABELS: Mapping[str, Version] = {"engine_type": (0, 4, 6), "tp_rank": (0, 4, 9), "moe_ep_rank": (0, 5, 8)}
+"""Labels of the scheduler's gauges by the first release that is known to have them."""
+HITS: Version = (0, 4, 6)
 RETRACTIONS: Version = (0, 5, 8)
 EVICTIONS: Version = (0, 5, 6)
 L2_FLOWS: Version = (0, 5, 19)
@@ -31,10 +36,11 @@ STORAGE = {
     "prefetched_tokens_total": "l3_read_tokens",
     "storage_prefetch_unfulfilled_tokens_total": "l3_load_failures",
 }
+RETRACTED = ("num_retracted_input_tokens_total", "num_retracted_output_tokens_total")
 FAILURES = ("num_transfer_failed_reqs_total", "num_bootstrap_failed_reqs_total")
 REFUSED = "503"
 
-HISTOGRAMS: dict[str, tuple[str, ...]] = {
+HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
     "ttft": ("time_to_first_token_seconds",),
     "queue": ("queue_time_seconds", "queue_time_s"),
     "inter_token": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
@@ -49,22 +55,21 @@ HISTOGRAMS: dict[str, tuple[str, ...]] = {
 def oldest_release(series: Series, told: Version | None) -> Version:
     """The oldest release this can be: what the server says, or what its families prove."""
     proven = [version for version, names in EVIDENCE if any(series.has(name) for name in names)]
-    labelled = [RETRACTIONS] if series.label("num_running_reqs", "moe_ep_rank") is not None else []
+    labelled = [version for label, version in LABELS.items() if series.label("num_running_reqs", label) is not None]
     return max([OLDEST, *proven, *labelled, *([told] if told is not None else [])])
 
 
 def read_counters(series: Series, release: Version, *, role: str | None, hicache: bool, first: bool) -> dict[str, float]:
     """All counters of one owner. ``first`` is the owner that stands for the target; ``hicache`` says whether a host tier is proven."""
+    retractions = _retractions(series, release)
     found = {
-        "preemptions": _retractions(series, release),
-        "recomputed_tokens": _added(
-            _born(series, "num_retracted_input_tokens_total", release, RETRACTIONS),
-            _born(series, "num_retracted_output_tokens_total", release, RETRACTIONS),
-        ),
+        "preemptions": retractions,
+        # What was thrown away: an upper bound of what is computed again, since a part of it may still be cached.
+        "recomputed_tokens": 0.0 if retractions == 0 else _added(*(series.count(name) for name in RETRACTED)),
         "l1_evicted_tokens": _cache(series, "evicted_tokens_total", release, EVICTIONS),
         "heartbeat": _heartbeat(series),
         **_tokens(series),
-        **_hits(series, hicache=hicache),
+        **_hits(series, release, hicache=hicache),
     }
     if hicache:
         found |= {
@@ -74,7 +79,7 @@ def read_counters(series: Series, release: Version, *, role: str | None, hicache
             "l2_written_bytes": _cache(series, "hicache_backup_bytes_total", release, L2_FLOWS),
             "l2_read_bytes": _cache(series, "load_back_bytes_total", release, L2_FLOWS),
         }
-    if any(series.has(name) for name in STORAGE):
+    if any(series.has(name) or name in series.merged for name in STORAGE):
         found |= {name: _cache(series, family, release, OLDEST) for family, name in STORAGE.items()}
     if role in ("prefill", "decode"):
         found["transfer_failures"] = _added(*(_born(series, name, release, OLDEST) for name in FAILURES))
@@ -109,7 +114,7 @@ def _born(series: Series, name: str, release: Version, since: Version) -> float 
 
 def _cache(series: Series, name: str, release: Version, since: Version) -> float | None:
     """A cache or storage counter, of the KV pool where pools are told apart; every rank counts all tokens, but only its own bytes."""
-    if series.merged:
+    if name in series.merged:
         return None
     pooled = series.label(name, "pool") is not None
     value = series.count(name, pool=KV) if pooled else _born(series, name, release, since)
@@ -152,7 +157,7 @@ def _tokens(series: Series) -> dict[str, float | None]:
     }
 
 
-def _hits(series: Series, *, hicache: bool) -> dict[str, float | None]:
+def _hits(series: Series, release: Version, *, hicache: bool) -> dict[str, float | None]:
     """Prompt tokens by where they were found.
 
     By tier and without re-prefills since 0.5.19. Before, the finished requests tell the tiers (0.5.10) and the steps only hit or miss, in
@@ -175,9 +180,10 @@ def _hits(series: Series, *, hicache: bool) -> dict[str, float | None]:
         return {"l1_queried_tokens": queried, "l1_hit_tokens": series.count(stepwise, mode=("prefill_cache",))}
     if not series.alone:
         return {}
-    device = series.count(cached, cache_source=("", "device", "total"))  # "total" where a request's tiers were not told
     queried = series.count("prompt_tokens_total")
-    return {"l1_queried_tokens": queried, "l1_hit_tokens": 0.0 if device is None and queried is not None else device, "l2_hit_tokens": host}
+    device = series.count(cached, cache_source=("", "device", "total"))  # "total" where a request's tiers were not told
+    none_yet = 0.0 if queried is not None and release >= HITS and not series.has(cached) else None
+    return {"l1_queried_tokens": queried, "l1_hit_tokens": none_yet if device is None else device, "l2_hit_tokens": host}
 
 
 def _rejected(series: Series) -> float | None:

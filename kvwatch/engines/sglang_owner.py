@@ -59,7 +59,7 @@ class Report:
     def hicache(self) -> bool:
         """Whether a host tier of SGLang's own is proven."""
         total = self.series.gauge("hicache_host_total_tokens")
-        proven = any(self.series.has(name) for name in HICACHE) and not self._lmcache
+        proven = any(self.series.has(name) or name in self.series.merged for name in HICACHE) and not self._lmcache
         return proven or (total is not None and total > 0) or (self.info is not None and self.info.hicache is True)
 
     @property

@@ -112,7 +112,7 @@ def _parts(found: _Found, series: Series, capacity: float | None, load: Load | N
             used=used,
             evictable=evictable,
             available=available,
-            held=ZERO if used.known or ratio.known else UNKNOWN,
+            held=UNKNOWN if evictable.known or available.known else ZERO,  # of three states with one unreadable the sum proves nothing
             used_ratio=UNKNOWN if used.exact is not None and capacity is not None else ratio,
         )
 

@@ -8,22 +8,26 @@ logical numbers, so one of them is read; data-parallel ranks own a pool each.
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from zlib import crc32
 
 from kvwatch.engines.samples import merge_histogram
-from kvwatch.engines.sglang_families import FREE, PREFIX, RANKS, RATIOS, World, world_of
+from kvwatch.engines.sglang_families import FREE, PREFIX, RANKS, RATIOS, WORLDS, World, world_of
 from kvwatch.exposition import Exposition, Sample
 from kvwatch.model import Histogram, Note
 
 SHARED = (World.REQUEST, World.HTTP)
 """Written for all ranks together."""
+BY_RANK = (World.CACHE, World.STORAGE)
+"""Written by each rank without a model."""
+TOKENS = "_tokens_total"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """A pool owner inside one target: model and data-parallel rank."""
 
     model: str | None
@@ -36,14 +40,14 @@ class Series:
 
     ``implausible`` lists the finite ones of those as they were reported, ``notes`` what had to be decided.
     ``alone`` is true when the target has no other owner, so that what the request side counts is this owner's.
-    ``copies`` is how many ranks' counts are summed in a cache series that names no rank, 1 where each rank has its own; ``merged`` is
-    true when cache and storage counters were left out because they are several owners' together.
+    ``copies`` is how many ranks' counts are summed in a cache series that names no rank, 1 where each rank has its own; ``merged`` are
+    the cache and storage counters that were left out because they are several owners' together.
     """
 
     samples: Mapping[str, tuple[Sample, ...]]
     alone: bool = True
     copies: int = 1
-    merged: bool = False
+    merged: frozenset[str] = frozenset()
     implausible: tuple[tuple[str, float], ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -53,10 +57,9 @@ class Series:
 
     def gauge(self, name: str) -> float | None:
         """The gauge's value; where several series claim to be it, the one nearer to a full pool."""
-        values = [s.value for s in self.samples.get(name, ()) if not math.isnan(s.value)]
-        if not values:
-            return None
-        return min(values) if name.endswith(FREE) else max(values)
+        found = self.samples.get(name)
+        value = _fuller(name, found).value if found else math.nan
+        return None if math.isnan(value) else value
 
     def count(self, name: str, **among: tuple[str, ...]) -> float | None:
         """The sum of a counter's series, of those whose labels have one of the values in ``among``.
@@ -72,7 +75,7 @@ class Series:
 
     def fingerprint(self) -> int:
         """A checksum of all that the scheduler itself writes: it stays when the scheduler hangs, whatever the request side does."""
-        written = sorted((name, [s.value for s in samples]) for name, samples in self.samples.items() if world_of(name) not in SHARED)
+        written = sorted((name, [s.value for s in samples]) for name, samples in self.samples.items() if WORLDS[name] not in SHARED)
         return crc32(repr(written).encode())
 
     def label(self, name: str, key: str) -> str | None:
@@ -83,6 +86,22 @@ class Series:
         """The family's buckets with every label but ``le`` summed away; None when nothing was observed."""
         buckets, sums, counts = (self.samples.get(name + suffix, ()) for suffix in ("_bucket", "_sum", "_count"))
         return merge_histogram((s for s in buckets if "le" in s.labels), sums, counts)
+
+
+class _Place(NamedTuple):
+    """What the labels of a sample say: whose it is, and which of the ranks that repeat each other wrote it."""
+
+    owner: Owner
+    rank: tuple[int, ...]
+
+
+class _Family(NamedTuple):
+    """The samples of one name, without prefix, each with its place."""
+
+    name: str
+    world: World
+    samples: tuple[Sample, ...]
+    places: tuple[_Place, ...]
 
 
 @dataclass(slots=True)
@@ -101,69 +120,83 @@ def split(exposition: Exposition) -> Mapping[Owner, Series]:
     Cache and storage counters go to their rank. Plain data-parallel replicas all call themselves rank 0 there and SGLang's registry adds
     them up; what cannot be told apart is left out.
     """
-    everyone = _owners(exposition)
-    ranks = _scheduler_ranks(exposition)
+    families = tuple(_families(exposition))
+    schedulers = {place for family in families if family.world is World.SCHEDULER for place in family.places}
+    found = {place.owner for place in schedulers} or {p.owner for f in families if f.world is World.REQUEST for p in f.places}
+    everyone = tuple(sorted(found, key=lambda o: (o.model or "", _number(o.rank), o.rank)))
     # Several ranks that begin with tensor-parallel rank 0 are plain replicas: under DP attention only one does.
-    replicas = len({dp for dp, tp, _ in ranks if tp == "0"} & {o.rank for o in everyone}) > 1 or len({o.model for o in everyone}) > 1
+    replicas = len({place.owner for place in schedulers if place.rank[0] == 0}) > 1
     shares = {owner: _Share() for owner in everyone}
-    merged = False
-    for name, samples in exposition.samples.items():
-        world = world_of(name)
-        cache = world in (World.CACHE, World.STORAGE)
-        if cache and len(everyone) > 1 and (replicas or any("dp_rank" not in s.labels for s in samples)):
-            merged = True
+    merged: set[str] = set()
+    for family in families:
+        if family.world in BY_RANK and len(everyone) > 1 and (replicas or any("dp_rank" not in s.labels for s in family.samples)):
+            merged.add(family.name)
             continue
-        for owners, part in _parts(world, samples, everyone):
-            known, odd, twice = _judged(name, part if name.endswith("_bytes_total") or world in SHARED else _lead(part))
+        for owners, samples in _parts(family, everyone):
+            known, odd, twice = _judged(family.name, samples)
             for owner in owners:
                 share = shares[owner]
-                share.samples[name.removeprefix(PREFIX)] = known
+                share.samples[family.name] = known
                 share.odd += odd
-                share.repeated += [name] if twice else []
-    return {owner: _series(share, len(everyone), len(ranks), merged=merged) for owner, share in shares.items()}
+                share.repeated += [PREFIX + family.name] if twice else []
+    return {owner: _series(share, len(everyone), len(schedulers), frozenset(merged)) for owner, share in shares.items()}
 
 
-def _series(share: _Share, owners: int, ranks: int, *, merged: bool) -> Series:
+def _families(exposition: Exposition) -> Iterator[_Family]:
+    places: dict[int, _Place] = {}  # by identity of the labels, which the parser shares between samples
+    for name, samples in exposition.samples.items():
+        world = world_of(name)
+        if world is not None:
+            for sample in samples:
+                if id(sample.labels) not in places:
+                    places[id(sample.labels)] = _place(sample.labels)
+            yield _Family(name.removeprefix(PREFIX), world, samples, tuple(places[id(s.labels)] for s in samples))
+
+
+def _place(labels: Mapping[str, str]) -> _Place:
+    return _Place(Owner(labels.get("model_name"), labels.get("dp_rank", "0")), tuple(_number(labels.get(label, "0")) for label in RANKS))
+
+
+def _series(share: _Share, owners: int, schedulers: int, merged: frozenset[str]) -> Series:
     """One owner's series. Cache counters without rank labels (before 0.5.21) are the sum of all ranks of the server.
 
     Every rank's scheduler exports at least its request timings, so the ranks show once there was a request.
     """
-    cache = [s for name, samples in share.samples.items() if world_of(name) is World.CACHE for s in samples]
-    copies = max(1, ranks) if cache and not any("tp_rank" in s.labels for s in cache) else 1
-    return Series(share.samples, owners == 1, copies, merged, tuple(share.odd), _notes(share.odd, share.repeated, copies, merged=merged))
+    cache = [s for name, samples in share.samples.items() if name.endswith(TOKENS) and WORLDS[name] is World.CACHE for s in samples]
+    copies = max(1, schedulers) if cache and not any("tp_rank" in s.labels for s in cache) else 1
+    return Series(
+        share.samples, owners == 1, copies, merged, tuple(share.odd), _notes(share.odd, share.repeated, copies, merged=bool(merged))
+    )
 
 
-def _owners(exposition: Exposition) -> tuple[Owner, ...]:
-    """Who owns pools here, by the labels of the scheduler's series; by the request side's alone before those are born."""
-    for world in (World.SCHEDULER, World.REQUEST):
-        found = {_owner(s) for name, samples in exposition.samples.items() if world_of(name) is world for s in samples}
-        if found:
-            return tuple(sorted(found, key=lambda o: (o.model or "", _number(o.rank), o.rank)))
-    return ()
-
-
-def _owner(sample: Sample) -> Owner:
-    return Owner(sample.labels.get("model_name"), sample.labels.get("dp_rank", "0"))
-
-
-def _parts(
-    world: World | None, samples: Sequence[Sample], everyone: tuple[Owner, ...]
-) -> Iterator[tuple[tuple[Owner, ...], Sequence[Sample]]]:
-    """Which samples of a family are whose."""
-    groups: defaultdict[tuple[Owner, ...], list[Sample]] = defaultdict(list)
-    models = {o.model: tuple(p for p in everyone if p.model == o.model) for o in everyone}
-    if world is World.SCHEDULER:
-        for sample in samples:
-            groups[(_owner(sample),)].append(sample)
-        yield from ((owners, _total(group)) for owners, group in groups.items())
-    elif world is World.REQUEST and len(models) > 1:
-        for sample in samples:
-            groups[models.get(sample.labels.get("model_name"), ())].append(sample)
-        yield from groups.items()
-    elif world in (World.CACHE, World.STORAGE) and len(everyone) > 1:
-        yield from (((o,), [s for s in samples if s.labels.get("dp_rank") == o.rank]) for o in everyone)
+def _parts(family: _Family, everyone: tuple[Owner, ...]) -> Iterator[tuple[tuple[Owner, ...], Sequence[Sample]]]:
+    """Which samples of a family are whose, and of those that ranks repeat only one rank's."""
+    models = {owner.model for owner in everyone}
+    if family.world in SHARED and (family.world is World.HTTP or len(models) == 1):
+        yield everyone, family.samples
+    elif family.world in SHARED:
+        for model in models:
+            yield tuple(o for o in everyone if o.model == model), [s for s in family.samples if s.labels.get("model_name") == model]
+    elif family.world in BY_RANK and len(everyone) == 1:
+        yield everyone, _lead(family, list(zip(family.samples, family.places, strict=True)))
     else:
-        yield everyone, samples
+        groups: defaultdict[str | Owner, list[tuple[Sample, _Place]]] = defaultdict(list)
+        for sample, place in zip(family.samples, family.places, strict=True):
+            groups[place.owner.rank if family.world in BY_RANK else place.owner].append((sample, place))
+        for owner in everyone:
+            mine = groups.get(owner.rank if family.world in BY_RANK else owner)
+            if mine:
+                yield (owner,), _lead(family, mine)
+
+
+def _lead(family: _Family, placed: list[tuple[Sample, _Place]]) -> list[Sample]:
+    """Of copies that TP, PP, CP and EP ranks repeat, those of the least rank; bytes are each rank's own share and all stay.
+
+    With priority scheduling the empty priority is the total of the others (sglang/srt/observability/metrics_collector.py).
+    """
+    totals = [(s, p) for s, p in placed if not s.labels.get("priority")] or placed
+    least = min(place.rank for _, place in totals)
+    return [s for s, place in totals if place.rank == least or family.name.endswith("_bytes_total")]
 
 
 def _notes(odd: list[tuple[str, float]], repeated: list[str], copies: int, *, merged: bool) -> tuple[Note, ...]:
@@ -175,63 +208,32 @@ def _notes(odd: list[tuple[str, float]], repeated: list[str], copies: int, *, me
         names = ", ".join(repeated[:3])
         notes.append(Note("duplicate-series", f"{names} came more than once with different values; the fuller reading was taken"))
     if merged:
-        notes.append(Note("merged-ranks", "SGLang adds up the cache counters of its replicas; they say nothing about one of them"))
+        notes.append(Note("merged-ranks", "SGLang adds up the cache counters of its data-parallel ranks; they say nothing about one"))
     elif copies > 1:
         notes.append(Note("merged-ranks", f"SGLang adds up the cache counters of {copies} ranks that repeat each other; they were divided"))
     return tuple(notes)
 
 
-def _judged(name: str, samples: Iterable[Sample]) -> tuple[tuple[Sample, ...], list[tuple[str, float]], bool]:
+def _judged(name: str, samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], list[tuple[str, float]], bool]:
     """One sample for each label set, the fuller of two; values no engine can mean made NaN and listed; whether any label set repeated."""
-    bare = name.removeprefix(PREFIX)
-    free = bare.endswith(FREE)
-    kept: dict[frozenset[tuple[str, str]], Sample] = {}
-    odd: list[tuple[str, float]] = []
-    twice = False
-    for sample in samples:
-        value = sample.value
-        if not math.isfinite(value) or value < 0 or (bare in RATIOS and value > 1):
-            odd.append((name, value))
-            value = math.nan
-        key = frozenset(sample.labels.items())
-        other = kept.get(key)
-        if other is not None and other.value != value and not (math.isnan(other.value) and math.isnan(value)):
-            twice = True
-            if math.isnan(value) or (not math.isnan(other.value) and (other.value < value if free else other.value > value)):
-                continue
-        kept[key] = Sample(sample.name, sample.labels, value)
-    return tuple(kept.values()), odd, twice
+    most = 1.0 if name in RATIOS else sys.float_info.max
+    odd = [(PREFIX + name, s.value) for s in samples if not 0.0 <= s.value <= most]
+    known = [s if 0.0 <= s.value <= most else Sample(s.name, s.labels, math.nan) for s in samples] if odd else samples
+    groups: defaultdict[frozenset[tuple[str, str]], list[Sample]] = defaultdict(list)
+    for sample in known if len(known) > 1 else ():
+        groups[frozenset(sample.labels.items())].append(sample)
+    if len(known) == 1 or len(groups) == len(known):
+        return tuple(known), odd, False
+    repeated = any(len({s.value for s in group}) > 1 for group in groups.values())
+    return tuple(_fuller(name, group) for group in groups.values()), odd, repeated
 
 
-def _total(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """With priority scheduling the empty priority is the total of the others; without, nothing changes."""
-    found = tuple(samples)
-    totals = tuple(s for s in found if not s.labels.get("priority"))
-    return totals or found
-
-
-def _lead(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """Of copies that TP, PP, CP and EP ranks repeat, those of the least rank."""
-    found = tuple(samples)
-    if len(found) < 2:  # noqa: PLR2004  one is the least
-        return found
-    least = min(_rank(s) for s in found)
-    return tuple(s for s in found if _rank(s) == least)
-
-
-def _rank(sample: Sample) -> tuple[int, ...]:
-    return tuple(_number(sample.labels.get(label, "0")) for label in RANKS)
+def _fuller(name: str, samples: Sequence[Sample]) -> Sample:
+    """Of readings of one thing the one nearer to a full pool."""
+    readable = [s for s in samples if not math.isnan(s.value)]
+    choose = min if name.endswith(FREE) else max
+    return choose(readable, key=lambda s: s.value) if readable else samples[0]
 
 
 def _number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
-
-
-def _scheduler_ranks(exposition: Exposition) -> set[tuple[str, str, str]]:
-    """Data-parallel, tensor-parallel and pipeline rank of every scheduler that exports anything."""
-    return {
-        (s.labels.get("dp_rank", "0"), s.labels.get("tp_rank", "0"), s.labels.get("pp_rank", "0"))
-        for name, samples in exposition.samples.items()
-        if world_of(name) is World.SCHEDULER
-        for s in samples
-    }
