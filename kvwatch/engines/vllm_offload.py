@@ -1,6 +1,7 @@
-"""What is behind vLLM's HBM: its own KV offloading to host memory, the swap space of V0, or a connector to something else.
+"""What is behind vLLM's HBM: its own KV offloading to host memory, or a connector to something else.
 
 Both ways of offloading call pinned blocks used and count cached ones as free, so a tier that is full reads about 0 between transfers.
+The swap space of the V0 engine is none of these: it caches nothing, and what waits there is part of the queue.
 """
 
 from __future__ import annotations
@@ -46,8 +47,6 @@ def host_tier(series: Series, config: CacheConfig, blocks: Blocks, setting: L2Se
         return _native(series, config, setting)
     if series.configured(*SIMPLE):
         return _simple(series, blocks)
-    if series.has("cpu_cache_usage_perc"):
-        return _swap(series, config)
     if series.configured(LMCACHE_SERVER, LMCACHE_SERVER + "_count"):
         return HostTier(facts={"l2_kind": "lmcache-server", "l2_configured": "true"})
     if config.offload_gib is not None and config.offload_backend == "lmcache":
@@ -147,22 +146,11 @@ def _simple(series: Series, blocks: Blocks) -> HostTier:
     )
 
 
-def _swap(series: Series, config: CacheConfig) -> HostTier:
-    """Swap space of the V0 engine: it holds the KV of preempted requests, and what else is left in it is not told."""
-    capacity = UNKNOWN if config.cpu_blocks is None or config.page is None else exactly(config.cpu_blocks * config.page)
-    usage = series.gauge("cpu_cache_usage_perc", most=1.0)
-    source = "vllm:cpu_cache_usage_perc x cache_config_info"
-    return HostTier(
-        pools=(Pool.of("l2", "kv", "tokens", capacity=capacity, used_ratio=usage, source=source),),
-        facts={"l2_kind": "swap"},
-    )
-
-
 def unseen_tier(kind: str | None) -> Missing:
     """Where the content of a tier would be told that is only known to exist."""
     if kind == "lmcache-server":
         return Missing(
-            "lmcache_mp:l1_memory_usage_bytes",
+            "lmcache_mp_l1_memory_usage_bytes",
             "the engine's KV goes to an LMCache server, whose pool only that server exports",
             "make the server a target (http://HOST:8080, started with --http-host) and name it in this target's l2: {from: NAME}",
         )

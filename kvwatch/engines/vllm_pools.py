@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kvwatch.engines.vllm_series import Series
 from kvwatch.model import Pool
-from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly, maybe
 
 WHOLE = 1e-6
 """How far usage times blocks may be from a whole number of blocks."""
@@ -50,7 +50,6 @@ class CacheConfig:
     memory_bytes: float | None
     offload_gib: float | None
     offload_backend: str | None
-    cpu_blocks: float | None
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> CacheConfig:
@@ -69,7 +68,6 @@ class CacheConfig:
             memory_bytes=read_number(labels, "kv_cache_memory_bytes"),
             offload_gib=read_number(labels, "kv_offloading_size"),
             offload_backend=labels.get("kv_offloading_backend"),
-            cpu_blocks=read_number(labels, "num_cpu_blocks"),
         )
 
     @property
@@ -85,14 +83,18 @@ class CacheConfig:
         longest = math.ceil(self.tokens / self.concurrency - WHOLE)
         return float(longest) if math.floor(self.concurrency * longest + WHOLE) == self.tokens else None
 
-    def one_group(self, blocks: float) -> bool:
-        """Whether the token count is what that many blocks of a single KV group hold."""
+    @property
+    def blocks_by_tokens(self) -> float | None:
+        """One engine's blocks if they are of a single KV group: the concurrency counts sequences of full length, to the whole block."""
         if self.tokens is None or self.page is None:
-            return False
-        held = blocks * self.page
-        if self.context is not None:  # counted in sequences of full length, whose last block is cut off
-            held = min(held, blocks * self.context / math.ceil(self.context / self.page))
-        return abs(self.tokens - held) <= 1
+            return None
+        if self.context is None or self.concurrency is None:
+            return self.tokens / self.page
+        return round(self.concurrency * math.ceil(self.context / self.page), 6)
+
+    def one_group(self, blocks: float) -> bool:
+        """Whether the token count is what that many blocks of a single KV group hold, give or take one of them."""
+        return self.blocks_by_tokens is not None and abs(self.blocks_by_tokens - blocks) <= 1
 
     def identity(self) -> str:
         """What must stay equal for one run's numbers to be compared with another's."""
@@ -103,8 +105,8 @@ class CacheConfig:
 class Blocks:
     """The blocks of one engine that can hold KV, and the tokens they hold; None and unknown where the configuration does not tell.
 
-    ``each`` is the tokens of one block. ``proven`` is false where that does not account for every token: several KV groups share the
-    pool, or the usage does not come out as a whole number of blocks. ``hybrid`` is None where one group and several look alike.
+    ``each`` is the tokens of one block. ``proven`` is false where blocks times that are not the capacity: several KV groups share the
+    pool, or the blocks are not counted. ``hybrid`` is None where one group and several look alike.
     """
 
     usable: float | None
@@ -127,56 +129,54 @@ class Blocks:
 
 def count_blocks(config: CacheConfig, usage: Interval, engines: int, *, reserved: int) -> Blocks:
     """Find the blocks of one engine of ``engines`` behind a front end; ``reserved`` of its blocks never hold KV (the null block)."""
-    usable, whole = _usable(config, usage, engines, reserved)
-    every = None if usable is None else usable + reserved
-    hybrid = _hybrid(config, every)
-    if config.tokens is not None and (every is None or hybrid):
-        null = config.tokens / every if every is not None else config.page if config.page is not None else 0.0
-        return Blocks(usable, None, exactly(float(math.floor(config.tokens - reserved * null))), proven=False, hybrid=hybrid)
+    usable, counted = _usable(config, usage, engines, reserved)
     each = None if config.mamba else config.page  # the size of a mamba block says nothing about tokens
-    capacity = UNKNOWN if usable is None or each is None else exactly(usable * each)
-    return Blocks(usable, each, capacity, proven=whole and hybrid is not True, hybrid=hybrid)
+    enlarged = config.attention_block_size is not None and config.attention_block_size != config.block_size
+    declared = True if config.mamba or enlarged else None
+    if usable is None or not counted:
+        capacity = UNKNOWN
+        if config.tokens is not None:
+            capacity = exactly(max(0.0, config.tokens - reserved * (config.page if config.page is not None else 0.0)))
+        elif usable is not None and each is not None:
+            capacity = exactly(usable * each)
+        return Blocks(None, each, capacity, proven=False, hybrid=declared)
+    if config.blocks_by_tokens is None:
+        capacity = UNKNOWN if each is None else exactly(usable * each)
+        return Blocks(usable, each, capacity, proven=declared is None, hybrid=declared)
+    if config.tokens is not None and not config.one_group(usable + reserved):
+        return Blocks(usable, None, exactly(float(math.floor(config.tokens * usable / (usable + reserved)))), proven=False, hybrid=True)
+    return Blocks(usable, config.page, maybe(config.page) * exactly(usable), proven=True, hybrid=False)
 
 
 def _usable(config: CacheConfig, usage: Interval, engines: int, reserved: int) -> tuple[float | None, bool]:
-    """Usable blocks, and whether the usage comes out whole, as it trivially does at 0 and 1.
+    """Usable blocks, and whether that is their count or only near it.
 
-    The usage is a fraction of exactly these blocks, which refutes most wrong counts: ranks of different size, a sum that is none.
+    The usage is a fraction of exactly these blocks, which refutes nearly every wrong count: a share of a sum over ranks of different
+    size, or a null block where there is none. At 0 and 1 it refutes nothing.
     """
-    loaded = usage.exact if usage.exact is not None and 0 < usage.exact < 1 else None
-
-    def whole(usable: float) -> bool:
-        return loaded is not None and abs(loaded * usable - round(loaded * usable)) <= WHOLE
-
     said = config.override if config.override is not None else None if config.blocks is None else config.blocks / engines
-    said = said if said is not None and said.is_integer() else None
-    confirmed: dict[float, bool] = {}  # a count of usable blocks -> whether the tokens confirm it; the likeliest first
-    if said is not None:
-        confirmed[said - reserved] = config.one_group(said)
-        confirmed.setdefault(said - 1, False)
-    if config.blocks is not None:
-        confirmed.setdefault(config.blocks - reserved, config.one_group(config.blocks))
-    if config.tokens is not None and config.page is not None and (config.tokens / config.page).is_integer():
-        confirmed.setdefault(config.tokens / config.page - reserved, False)
-    best = max(confirmed, key=lambda usable: (whole(usable), confirmed[usable]), default=None)
-    if best is None or not (whole(best) or confirmed[best]):
-        best = None if said is None else said - reserved
-    return best, best is not None and (loaded is None or whole(best))
-
-
-def _hybrid(config: CacheConfig, blocks: float | None) -> bool | None:
-    """Whether several KV groups share the blocks; None where nothing tells."""
-    if config.tokens is not None and config.page is not None and blocks is not None:
-        return not config.one_group(blocks)
-    enlarged = config.attention_block_size is not None and config.attention_block_size != config.block_size
-    return True if config.mamba or enlarged else None
+    by_tokens = config.blocks_by_tokens
+    likely = [] if said is None else [said - reserved, said - 1]
+    likely += [] if by_tokens is None else [by_tokens - reserved]
+    if usage.exact is not None and 0 < usage.exact < 1:
+        held = usage.exact
+        for usable in likely:
+            if usable.is_integer() and abs(held * usable - round(held * usable)) <= WHOLE:
+                return usable, True
+        return (None if said is None else float(math.floor(said) - reserved)), False
+    if said is None:
+        return None, False
+    unopposed = by_tokens is None or config.one_group(said) or engines == 1 or config.override is not None
+    return float(math.floor(said) - reserved), said.is_integer() and unopposed
 
 
 def l1_pool(series: Series, config: CacheConfig, blocks: Blocks, usage: Interval) -> Pool:
     """The pool in HBM: used and reclaimable as exact as the usage, the split of reclaimable only without prefix caching."""
     evictable = ZERO if usage.known and config.prefix_caching is False else UNKNOWN
     if blocks.capacity.known and not blocks.proven:
-        series.note("approximate-capacity", "the pool's size in tokens is not exact: several KV groups share it, or a count is missing")
+        series.note(
+            "approximate-capacity", "the pool's size in tokens is not exact: several KV groups share it, or its blocks are not counted"
+        )
     used = blocks.held(usage)
     if used.lo > 0:
         series.note("block-granular", f"used counts whole blocks of {blocks.each:g} tokens, filled or not")

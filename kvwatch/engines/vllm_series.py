@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvwatch.engines.samples import merge_histogram
 from kvwatch.exposition import Exposition, Sample
@@ -26,9 +27,8 @@ CONFIG = frozenset({"cache_config_info"})
 """Says ``engine`` but never ``model_name``, and without either it is everybody's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What the labels of a series say about who exported it; None where they say nothing."""
+class Origin(NamedTuple):
+    """What the labels of a series say about who exported it; None where they say nothing. A tuple, since each sample makes one."""
 
     model: str | None
     engine: str | None
@@ -48,13 +48,13 @@ class Origin:
 
     def fits(self, other: Origin) -> bool:
         """Whether both may speak of one engine: nothing said by both differs."""
-        pairs = ((self.model, other.model), (self.engine, other.engine), (self.replica, other.replica))
-        return all(a is None or b is None or a == b for a, b in pairs)
+        return all(a is None or b is None or a == b for a, b in zip(self, other, strict=True))
 
     def vaguer(self, other: Origin) -> bool:
-        """Whether this says less than the other and nothing else."""
-        mine, theirs = (self.model, self.engine, self.replica), (other.model, other.engine, other.replica)
-        return self != other and all(a is None or a == b for a, b in zip(mine, theirs, strict=True))
+        """Whether this says less of what may be the same engine: nothing beside what the other says, or not the model."""
+        if self == other or not self.fits(other):
+            return False
+        return all(a is None or a == b for a, b in zip(self, other, strict=True)) or (self.model is None and other.model is not None)
 
 
 @dataclass(slots=True)
@@ -134,11 +134,6 @@ class Series:
         if note not in self.notes:
             self.notes.append(note)
 
-    def drop(self, name: str, value: float) -> None:
-        """Remember a value no engine can mean; what it stood for is unknown."""
-        self.implausible.append((PREFIX + name.removeprefix(PREFIX), value))
-        self.note("implausible-value", f"{self.implausible[-1][0]} is {value:g}, which no engine can mean; it counts as unknown")
-
     def _first(self, names: Iterable[str], where: Mapping[str, str]) -> list[Sample]:
         for name in names:
             found = [s for s in self.samples.get(name, ()) if all(s.labels.get(k) == v for k, v in where.items())]
@@ -153,8 +148,14 @@ class Series:
             if math.isfinite(sample.value) and -FLOAT_NOISE <= sample.value <= most + FLOAT_NOISE:
                 good.append((sample, min(max(sample.value, 0.0), most)))
             else:
-                self.drop(sample.name, sample.value)
+                self._drop(sample)
         return good
+
+    def _drop(self, sample: Sample) -> None:
+        dropped = (sample.name, sample.value)
+        if dropped not in self.implausible:
+            self.implausible.append(dropped)
+        self.note("implausible-value", f"{sample.name} is {sample.value:g}, which no engine can mean; it counts as unknown")
 
     def _distinct(self, name: str) -> list[Sample]:
         """One sample of each label set, the greater of two."""
