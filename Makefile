@@ -51,4 +51,4 @@ cases: $(INSTALLED)
 	$(BIN)/python $(CASES)/run_cases.py --kvwatch "$(CURDIR)/$(BIN)/python -m kvwatch"
 
 evaluate: $(INSTALLED)
-	$(BIN)/python -m tests.evaluate $(CAPTURES)
+	@for file in tests/evaluate_*.py; do echo "== $$file"; $(BIN)/python "$$file" $(CAPTURES)/*/* || exit; done
