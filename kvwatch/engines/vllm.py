@@ -172,7 +172,7 @@ def _counters(series: Series, tier: HostTier) -> dict[str, float]:
     failures = [count for name in HANDOVER if (count := series.counter(name)) is not None]
     found["transfer_failures"] = sum(failures) if failures else None
     if series.counter("gpu_prefix_cache_queries") is not None and series.counter("prefix_cache_queries") is None:
-        series.note("unit-unclear", "before 0.9 vLLM counted prefix cache lookups in blocks, under the same name: only their ratio is sure")
+        series.note("unit-unclear", "the first V1 releases counted cache lookups in blocks under this name: their ratio alone is sure")
     return {name: value for name, value in found.items() if value is not None}
 
 
