@@ -1,17 +1,44 @@
-"""Bytes of a /metrics answer into the samples somebody wants. (Interface; the parser is being built.)"""
+"""Bytes of a /metrics answer into the samples somebody wants.
+
+A server repeats itself: two bodies in a row mostly differ in numbers alone. So a ``Memo`` keeps what names and label texts meant, and
+the shape of the last body: all of it but the numbers. Both only save work. Whatever they do not recognise is read line by line
+(grammar.py), and the result is the same with and without them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, repeat
+from typing import NamedTuple, TypeVar
+
+from kvwatch.grammar import read_number, read_sample, read_type
+from kvwatch.model import ScrapeError
 
 Select = Callable[[str], str | None]
 """Sample or family name as written -> the canonical name to keep it under, or None when nobody wants it."""
 
+_MALFORMED_KEPT = 20
+_SHAPE_BYTES = 2 << 20  # a body beyond is read anew each time: a label of 3 MB must not stay for the life of its target
+_SHAPE_LINES = 1 << 15
+_TEXTS = 1 << 12  # a memory of texts that is full is emptied, since most of it is label sets that died
+_TEXT_BYTES = 1 << 11
+_SEEN_BYTES = 1 << 10
+_SHOWN_BYTES = 40
+_BEGINNING = re.compile(rb"#[ \t]*(?:HELP|TYPE)[ \t]|[a-zA-Z_:][\w:]*[ \t]*\{")
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One line of an exposition: canonical name, labels with escapes undone, value (NaN and infinities included)."""
+_Text = TypeVar("_Text", str, bytes)
+_Meaning = TypeVar("_Meaning")
+
+
+class Sample(NamedTuple):
+    """One line of an exposition: canonical name, labels with escapes undone, value (NaN and infinities included).
+
+    A tuple, since every scrape makes hundreds. Every NaN is ``math.nan``, so that samples that say the same compare equal.
+    """
 
     name: str
     labels: Mapping[str, str]
@@ -23,8 +50,8 @@ class Exposition:
     """The wanted samples of one body by canonical sample name, in the order of their lines.
 
     ``types`` maps canonical family names (as on the ``# TYPE`` line, wanted ones only) to their type: a family with a type and
-    no sample is configured and never used. ``sample_lines`` counts all valid sample lines, wanted or not; ``malformed`` are the
-    1-based numbers of lines that could not be read (at most 20 are kept, ``malformed_count`` counts all).
+    no sample is configured and never used. ``sample_lines`` and ``type_lines`` count all valid lines of that kind, wanted or not;
+    ``malformed`` are the 1-based numbers of lines that could not be read (at most 20 are kept, ``malformed_count`` counts all).
     """
 
     samples: Mapping[str, tuple[Sample, ...]]
@@ -32,16 +59,234 @@ class Exposition:
     sample_lines: int
     malformed: tuple[int, ...]
     malformed_count: int
+    type_lines: int = 0
 
     def get(self, name: str) -> tuple[Sample, ...]:
         """All samples of that canonical name, () when there are none."""
         return self.samples.get(name, ())
 
 
+_UNWANTED = Sample("", {}, math.nan)
+"""Stands for every sample that nobody wants."""
+
+
+@dataclass(slots=True)
+class _Shape:
+    """The last body without its numbers, and what it said.
+
+    ``heads`` is for each line that is a series, one space and a number the text up to the number, for any other the whole line.
+    Sample ``i`` of ``exposition``, counted through all names, has ``names[i]``, ``labels[i]`` and number ``order[i]`` of the body;
+    those of one name are a slice of ``rows``. ``numbers`` is the text of all ``number_count`` numbers.
+    """
+
+    exposition: Exposition
+    heads: list[bytes]
+    head_bytes: int
+    names: list[str]
+    labels: list[Mapping[str, str]]
+    order: list[int]
+    rows: dict[str, slice]
+    number_count: int
+    numbers: bytes = b""
+
+    @classmethod
+    def of(cls, exposition: Exposition, lines: list[bytes], found: list[Sample | None]) -> _Shape:
+        """The shape of a body that was read; ``found`` has a sample for each line with a number."""
+        heads = [line if sample is None else line[: line.rfind(b" ") + 1] for line, sample in zip(lines, found, strict=True)]
+        numbered = [sample for sample in found if sample is not None]
+        places: dict[str, list[int]] = {name: [] for name in exposition.samples}
+        for i, sample in enumerate(numbered):
+            if sample is not _UNWANTED:
+                places[sample.name].append(i)
+        order = list(chain.from_iterable(places.values()))
+        ends = list(accumulate(map(len, places.values())))
+        rows = {name: slice(end - len(own), end) for (name, own), end in zip(places.items(), ends, strict=True)}
+        names, labels = [numbered[i].name for i in order], [numbered[i].labels for i in order]
+        return cls(exposition, heads, sum(map(len, heads)), names, labels, order, rows, len(numbered))
+
+    def fill(self, body: bytes) -> Exposition | None:
+        """What a body of this shape says; None when it has another one, or anything but numbers in their places."""
+        lines = io.BytesIO(body).readlines()
+        tokens = list(map(bytes.removeprefix, lines, self.heads))
+        numbers = b"".join(tokens)
+        # A line that does not begin with its head stays whole, so the lengths add up only when each begins with its own.
+        if len(lines) != len(self.heads) or len(body) - len(numbers) != self.head_bytes or b"_" in numbers:
+            return None
+        if numbers == self.numbers:
+            return self.exposition
+        try:
+            values = list(map(float, filter(None, tokens)))
+        except ValueError:
+            return None
+        if len(values) != self.number_count:
+            return None
+        if math.isnan(sum(values)):
+            values = [math.nan if math.isnan(value) else value for value in values]
+        fields = zip(self.names, self.labels, map(values.__getitem__, self.order), strict=True)
+        samples = tuple(map(tuple.__new__, repeat(Sample), fields))  # as Sample(*fields) does, in half the time
+        self.exposition = replace(self.exposition, samples={name: samples[row] for name, row in self.rows.items()})
+        self.numbers = numbers
+        return self.exposition
+
+
+@dataclass(slots=True)
 class Memo:
-    """What one target's last body looked like, so that the next one needs no parsing. Bounded; one per target."""
+    """What one target's last body looked like, so that the next one needs no parsing. Bounded; one per target.
+
+    ``chosen`` is what ``select`` said, ``names`` the same by the text before label text or number, ``labels`` label texts without their
+    opening brace. All is forgotten when another ``select`` comes.
+    """
+
+    select: Select | None = None
+    chosen: dict[str, str | None] = field(default_factory=dict)
+    names: dict[bytes, str | None] = field(default_factory=dict)
+    labels: dict[bytes, Mapping[str, str]] = field(default_factory=dict)
+    shape: _Shape | None = None
 
 
 def parse(body: bytes, select: Select, memo: Memo | None = None) -> Exposition:
     """Read Prometheus text or OpenMetrics; a line that cannot be read is counted and costs nothing else."""
-    raise NotImplementedError
+    if memo is None:
+        return _Scan(Memo(), select).read(io.BytesIO(body))
+    if memo.select != select:
+        memo.select, memo.chosen, memo.names, memo.labels, memo.shape = select, {}, {}, {}, None
+    if len(body) > _SHAPE_BYTES:
+        memo.shape = None
+        return _Scan(memo, select).read(io.BytesIO(body))
+    if memo.shape and (exposition := memo.shape.fill(body)):
+        return exposition
+    memo.shape = None
+    lines = io.BytesIO(body).readlines()
+    scan = _Scan(memo, select)
+    exposition = scan.read(lines, note=len(lines) <= _SHAPE_LINES)
+    if scan.found and scan.regular and (lines[-1].endswith(b"\n") or scan.found[-1]):
+        memo.shape = _Shape.of(exposition, lines, scan.found)
+    return exposition
+
+
+class _Scan:
+    """One reading of a body, line by line. ``found`` has, for each line, its sample if the line is a series, one space and a number.
+
+    ``regular`` when it has all the samples there are.
+    """
+
+    def __init__(self, memo: Memo, select: Select) -> None:
+        self.found: list[Sample | None] = []
+        self.regular = True
+        self._memo = memo
+        self._select = select
+        self._samples: dict[str, list[Sample]] = {}
+        self._types: dict[str, str] = {}
+        self._sample_lines = 0
+        self._type_lines = 0
+        self._malformed: list[int] = []
+        self._malformed_count = 0
+
+    def read(self, lines: Iterable[bytes], *, note: bool = False) -> Exposition:
+        """Read all lines; fill ``found`` only when asked to note."""
+        names, label_texts, found = self._memo.names, self._memo.labels, self.found
+        for number, line in enumerate(lines, 1):
+            sample = None
+            if line.startswith(b"#"):
+                if b"TYPE" in line:
+                    self._read_line(number, line)
+            elif line != b"\n":
+                series, _, token = line.rpartition(b" ")
+                name, brace, text = series.partition(b"{")
+                try:
+                    known = names[name], label_texts[text or brace], read_number(token)
+                except (KeyError, ValueError):
+                    sample = self._read_line(number, line)
+                else:
+                    sample = self._keep(*known)
+            if note:
+                found.append(sample)
+        samples = {name: tuple(row) for name, row in self._samples.items()}
+        return Exposition(samples, self._types, self._sample_lines, tuple(self._malformed), self._malformed_count, self._type_lines)
+
+    def _read_line(self, number: int, line: bytes) -> Sample | None:
+        """Read a line of any kind; gives what ``found`` has for it."""
+        content = line.lstrip()
+        try:
+            if content.startswith(b"#"):
+                self._read_comment(content)
+            elif content:
+                return self._read_sample(line)
+        except ValueError:
+            self._malformed_count += 1
+            if len(self._malformed) < _MALFORMED_KEPT:
+                self._malformed.append(number)
+        return None
+
+    def _read_comment(self, line: bytes) -> None:
+        if family := read_type(line):
+            self._type_lines += 1
+            if (name := self._choose(family[0])) is not None:
+                self._types[name] = family[1]
+
+    def _read_sample(self, line: bytes) -> Sample | None:
+        read = read_sample(line)
+        canonical = self._choose(read.name)
+        sample = self._keep(canonical, read.labels, read.value)
+        name, brace, text = read.series.partition(b"{")
+        if name.strip():  # else the name is quoted, among the labels
+            _remember(self._memo.names, name, canonical)
+            _remember(self._memo.labels, text or brace, read.labels)
+        if read.bare and line.rfind(b" ") == len(read.series):
+            return sample
+        self.regular = False
+        return None
+
+    def _choose(self, name: str) -> str | None:
+        """What ``select`` says, asked once."""
+        chosen = self._memo.chosen
+        if name in chosen:
+            return chosen[name]
+        canonical = self._select(name)
+        _remember(chosen, name, canonical)
+        return canonical
+
+    def _keep(self, name: str | None, labels: Mapping[str, str], value: float) -> Sample:
+        """Count a sample, and keep a wanted one."""
+        self._sample_lines += 1
+        if name is None:
+            return _UNWANTED
+        sample = Sample(name, labels, math.nan if math.isnan(value) else value)
+        self._samples.setdefault(name, []).append(sample)
+        return sample
+
+
+def _remember(memory: dict[_Text, _Meaning], text: _Text, meaning: _Meaning) -> None:
+    """Keep what a text means, within bounds."""
+    if len(text) > _TEXT_BYTES:
+        return
+    if len(memory) >= _TEXTS:
+        memory.clear()
+    memory[text] = meaning
+
+
+def fault(body: bytes, exposition: Exposition) -> ScrapeError | None:
+    """Why a body is no exposition: empty, something else, or broken without one readable sample. A lone ``# TYPE`` makes it one."""
+    content = body[:_SEEN_BYTES].lstrip() or body.lstrip()[:_SEEN_BYTES]
+    if not content:
+        return ScrapeError("empty", "got an empty body; is this the /metrics path, and has the server started?")
+    if exposition.sample_lines:
+        return None
+    if exposition.malformed and (exposition.type_lines or _BEGINNING.match(content)):
+        others = f", nor are {exposition.malformed_count - 1} more" if exposition.malformed_count > 1 else ""
+        return ScrapeError(
+            "malformed", f"line {exposition.malformed[0]} is neither sample nor comment{others}, and no other line is a sample"
+        )
+    if exposition.type_lines:
+        return None
+    return ScrapeError("not_exposition", f"got {_kind(content)}; is this the /metrics path?")
+
+
+def _kind(content: bytes) -> str:
+    """What a text that is no exposition looks like, by its beginning."""
+    if content.startswith(b"<"):
+        return "an XML document" if content.startswith(b"<?xml") else "an HTML page"
+    if content.startswith((b"{", b"[", b'"')):
+        return "JSON"
+    start, _, _ = content.partition(b"\n")
+    return f"text that begins with {start[:_SHOWN_BYTES].decode(errors='replace')!a} and has no sample"
