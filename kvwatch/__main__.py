@@ -7,14 +7,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from kvwatch import __version__
 from kvwatch.catalogue import as_json, page_of, table
-from kvwatch.config import Config, ConfigError, from_environment, load_file, target_from_url
+from kvwatch.address import parse_listen
+from kvwatch.config import Config, ConfigError, Overrides, from_environment, load, load_file, overlaid, target_from_url
 from kvwatch.recording import UnreadableError
 from kvwatch.rules import RULES, active, names
+from kvwatch.sizing import token_sizes
 from kvwatch.units import parse_duration
 
 WRONG_USAGE = 64
@@ -94,20 +97,33 @@ def _capacity_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=cli.run)
 
 
-def _load(path: Path | None, urls: Sequence[str] = (), listen: str | None = None) -> Config:
+def _overrides(path: Path | None, urls: Sequence[str] = (), listen: str | None = None) -> Overrides:
+    """What the command line says."""
+    try:
+        return Overrides(None if path is None else str(path), None if listen is None else parse_listen(listen), tuple(target_from_url(u) for u in urls))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _load(given: Overrides, *, need_urls: bool = False) -> Config:
     """The configuration: command line before environment before file."""
-    return from_environment(os.environ, path=path, urls=urls, listen=listen, rules=names())
+    said = given.over(from_environment(os.environ))
+    config = load_file(said.config_file, names(), need_urls=need_urls) if said.config_file else load("", "no file", names())
+    config = overlaid(config, said)
+    return replace(config, targets=tuple(replace(t, kv_bytes_per_token=token_sizes(t.model_config)) for t in config.targets))
 
 
 def _serve(args: argparse.Namespace) -> int:
     from kvwatch.daemon import run  # noqa: PLC0415  the web stack is heavy and only this command needs it
     from kvwatch.web.server import ListenError  # noqa: PLC0415
 
-    def load() -> Config:
-        return _load(args.config, args.target, args.listen)
+    given = _overrides(args.config, args.target, args.listen)
+
+    def load_again() -> Config:
+        return _load(given, need_urls=True)
 
     try:
-        return run(load(), load)
+        return run(load_again(), load_again)
     except ListenError as error:
         print(f"kvwatch serve: {error}", file=sys.stderr)
         return 1
@@ -116,21 +132,13 @@ def _serve(args: argparse.Namespace) -> int:
 def _diagnose(args: argparse.Namespace) -> int:
     from kvwatch import diagnosing  # noqa: PLC0415
 
-    config = _load(args.config)
     printing = diagnosing.Printing(args.output == "json", args.timeline, sys.stdout)
     are_urls = [_is_url(s) for s in args.sources]
     if any(are_urls) and not all(are_urls):
         raise UsageError("URLs and files cannot be judged together: name one kind")
-    if not any(are_urls):
-        return diagnosing.from_files([Path(s) for s in args.sources], config, args.interval, printing)
-    wanted = []
-    for url in args.sources:
-        try:
-            target = target_from_url(url)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        wanted.append(next((t for t in config.targets if t.url == target.url), target))
-    return diagnosing.from_urls(wanted, config, args.interval, args.seconds, printing)
+    if all(are_urls):
+        return diagnosing.from_urls(_load(_overrides(args.config, args.sources)), args.interval, args.seconds, printing)
+    return diagnosing.from_files([Path(s) for s in args.sources], _load(_overrides(args.config)), args.interval, printing)
 
 
 def _is_url(source: str) -> bool:
@@ -143,7 +151,7 @@ def _is_url(source: str) -> bool:
 
 
 def _rules(args: argparse.Namespace) -> int:
-    wanted = active(_load(args.config).thresholds)
+    wanted = active(_load(_overrides(args.config)).thresholds)
     print(json.dumps(as_json(wanted), indent=1) if args.output == "json" else table(wanted).rstrip("\n"))
     return 0
 
@@ -157,7 +165,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    config = load_file(args.file, names())
+    config = load_file(str(args.file), names(), need_urls=True)
     print(f"{args.file}: fine, {len(config.targets)} target{'s' if len(config.targets) != 1 else ''}")
     return 0
 

@@ -13,7 +13,7 @@ from kvwatch.model import Advice, Evidence, Finding, Severity, Subject
 from kvwatch.quantity import Interval, Truth, all_of, truth
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import ActiveRule, Do, Say
-from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS
+from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS, UNITS
 from kvwatch.signals import l1, latency
 from kvwatch.signals.kinds import Node, branches, evidence, holds, undecided
 from kvwatch.view import TargetView, View
@@ -23,7 +23,6 @@ AFTER_PAIN_SECONDS = 15.0
 """First tokens of requests that queued still arrive this long after the queue is gone; they are not calm."""
 RUNBOOK = "alerts/runbook.md"
 WORST: Mapping[Severity, int] = {"critical": 2, "warning": 1, "info": 0}
-UNITS = {s.name: s.unit for s in SIGNALS} | {s.name: s.unit for s in TARGET_SIGNALS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,12 +69,13 @@ def _verdicts(store: Store, rules: Sequence[ActiveRule], outcomes: Iterable[Outc
         yield verdict(store.snapshot(outcome.at), rules)
 
 
-def from_urls(targets: Sequence[Target], config: Config, interval: float | None, seconds: float | None, printing: Printing) -> int:
+def from_urls(config: Config, interval: float | None, seconds: float | None, printing: Printing) -> int:
     """Scrape live targets for a while and judge them."""
+    targets = config.targets
     step = interval or LIVE_INTERVAL
     span = LIVE_SECONDS if seconds is None else seconds
     rules = active(config.thresholds)
-    timeout = min(config.timeout or step, max(step, 1.0), 10.0) if span else 10.0
+    timeout = min(config.timeout, step) if span else config.timeout
     store = Store(targets, watch_of(config, step), rules, mapping)
     watcher = GpuWatcher(timeout=GPU_TIMEOUT, clock=time.monotonic) if config.nvml else None
     scrapers = [Scraper(t, Client(t, limit_bytes=config.limit_bytes), timeout) for t in targets]

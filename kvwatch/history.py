@@ -56,6 +56,8 @@ class Baseline:
     token_seconds: float = 0.0
     queried: float = 0.0
     hit: float = 0.0
+    running: float = 0.0
+    resident: float = 0.0
 
     LEAST_SCRAPES = 12
     LEAST_SECONDS = 15.0
@@ -81,6 +83,14 @@ class Baseline:
         """Share of looked-up tokens found in L1 in calm time."""
         return exactly(min(1.0, self.hit / self.queried)) if self.ready and self.queried > 0 else UNKNOWN
 
+    def mean_sequence(self) -> Interval:
+        """Resident tokens per running request in calm time."""
+        return exactly(self.resident / self.running) if self.ready and self.running > 0 and self.resident > 0 else UNKNOWN
+
+    def mean_running(self) -> Interval:
+        """Requests running in calm time."""
+        return exactly(self.running / self.seconds) if self.ready and self.seconds > 0 else UNKNOWN
+
     def learn(self, before: Frame, after: Frame) -> Baseline:
         """Take one calm step into account; a step without traffic teaches nothing."""
         step = Span((before, after))
@@ -101,6 +111,8 @@ class Baseline:
             token_seconds=self.token_seconds + (seconds if generated is not None else 0.0),
             queried=self.queried + (queried if known_hits and queried is not None else 0.0),
             hit=self.hit + (hit if known_hits and hit is not None else 0.0),
+            running=self.running + seconds * after.state.running.lo,
+            resident=self.resident + seconds * _used_tokens(after),
         )
 
 
@@ -164,6 +176,11 @@ class Span:
         first = self.frames[0].state.histograms.get(name, Histogram((), 0.0, 0.0))
         count = last.count - first.count
         return exactly((last.sum - first.sum) / count) if count > 0 and last.sum >= first.sum else UNKNOWN
+
+
+def _used_tokens(frame: Frame) -> float:
+    pool = frame.state.pool("l1", "full")
+    return pool.used.lo if pool is not None and pool.unit == "tokens" else 0.0
 
 
 def quantile(buckets: tuple[tuple[float, float], ...], q: float) -> Interval:

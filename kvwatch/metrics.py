@@ -207,23 +207,24 @@ def _targets(said: Verdict) -> Iterator[Metric]:
     failures = CounterMetricFamily("kvwatch_scrape_failures", "failed scrapes by reason", labels=("target", "reason"))
     malformed = GaugeMetricFamily("kvwatch_scrape_malformed_lines", "lines of the last body that could not be read", labels=("target",))
     for t in said.snapshot.targets:
-        name = (t.target.name,)
+        at = (t.target.name,)
         if t.last is not None:
-            up.add_metric(name, 1.0 if t.last.ok else 0.0)
-            took.add_metric(name, t.last.duration)
+            up.add_metric(at, 1.0 if t.last.ok else 0.0)
+            took.add_metric(at, t.last.duration)
         if t.last_good is not None:
-            body.add_metric(name, t.last_good.body_bytes)
-            malformed.add_metric(name, t.last_good.malformed_lines)
+            body.add_metric(at, t.last_good.body_bytes)
+            malformed.add_metric(at, t.last_good.malformed_lines)
             if t.last_good.wall is not None:
-                last.add_metric(name, t.last_good.wall)
+                last.add_metric(at, t.last_good.wall)
         for reason, count in t.failures.items():
-            failures.add_metric((*name, reason), count)
+            failures.add_metric((*at, reason), count)
     yield from (up, took, body, last, failures, malformed)
     judged = [t for t in said.snapshot.targets if t.judged is not None]
-    for s in (*TARGET_SIGNALS, *TARGET_CONDITIONS):
-        family = GaugeMetricFamily(f"kvwatch_{s.name}", s.help, labels=("target",))
+    named = [(s.name, s.help) for s in TARGET_SIGNALS] + [(c.name, f"{c.help} (0 or 1)") for c in TARGET_CONDITIONS]
+    for name, help_text in named:
+        family = GaugeMetricFamily(f"kvwatch_{name}", help_text, labels=("target",))
         for t in judged:
-            value = t.judged.values.get(s.name, UNKNOWN) if t.judged is not None else UNKNOWN
+            value = t.judged.values.get(name, UNKNOWN) if t.judged is not None else UNKNOWN
             if value.exact is not None:
                 family.add_metric((t.target.name,), value.exact)
         yield family

@@ -498,7 +498,7 @@ class Target:
 
     ``url`` holds no credentials and may be printed; those it was written with are ``userinfo`` (``user:password``), which may not.
     ``candidate`` marks a guess (an engine's default port on loopback): it is shown only once it answered. ``kv_bytes_per_token`` is what
-    ``model_config`` says one token takes in the pools of all GPUs of an owner.
+    ``model_config`` says one token takes, by the name of the KV data type ("auto": the model's own).
     """
 
     name: str
@@ -512,5 +512,5 @@ class Target:
     gpus: tuple[str, ...] = ()
     side: Side = Side()
     candidate: bool = False
-    kv_bytes_per_token: float | None = None
+    kv_bytes_per_token: Mapping[str, float] = field(default_factory=dict)
     userinfo: str | None = field(default=None, repr=False)

@@ -7,6 +7,7 @@ import math
 from kvwatch.model import Finding, Pool
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict, notes_of, state_of
+from kvwatch.signals import HELP
 from kvwatch.store import OwnerSnapshot
 from kvwatch.wording import duration, show
 
@@ -24,9 +25,9 @@ def to_text(said: Verdict) -> str:
     live = [f for f in said.findings if f.status != "unknown"]
     for finding in live:
         lines += [*_finding(finding), ""]
-    unknown = [f for f in said.findings if f.status == "unknown"]
-    if unknown:
-        lines += ["Could not be decided:", *(f"  {f.rule} ({f.subject.target}): unknown are {', '.join(f.missing)}" for f in unknown), ""]
+    lacking = dict.fromkeys((f.subject.target, name) for f in said.findings if f.status == "unknown" for name in f.missing)
+    if lacking:
+        lines += ["Not known, so nothing is said about it:", *(f"  {target}: {HELP.get(name, name)}" for target, name in lacking), ""]
     lines += _targets(said)
     lines += _gpus(said)
     while lines and not lines[-1]:

@@ -51,6 +51,7 @@ def judged(target: Target, when: Clocked, exposition: Exposition, side: Mapping[
 
 def _sized(state: EngineState, target: Target) -> EngineState:
     """Add what the model's configuration says about the size of a token."""
-    if target.kv_bytes_per_token is None or "kv_bytes_per_token" in state.gauges or state.engine == "lmcache":
+    size = target.kv_bytes_per_token.get(state.facts.get("kv_dtype", "auto"))
+    if size is None or "kv_bytes_per_token" in state.gauges or state.engine == "lmcache":
         return state
-    return replace(state, gauges={**state.gauges, "kv_bytes_per_token": exactly(target.kv_bytes_per_token)})
+    return replace(state, gauges={**state.gauges, "kv_bytes_per_token": exactly(size)})

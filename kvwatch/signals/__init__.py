@@ -9,3 +9,6 @@ SIGNALS: tuple[Signal, ...] = (*l1.SIGNALS, *latency.SIGNALS, *l2.SIGNALS, *sche
 CONDITIONS: tuple[Condition, ...] = (*l1.CONDITIONS, *latency.CONDITIONS, *l2.CONDITIONS, *scheduler.CONDITIONS, *topology.CONDITIONS)
 TARGET_SIGNALS: tuple[TargetSignal, ...] = trust.TARGET_SIGNALS
 TARGET_CONDITIONS: tuple[Condition, ...] = trust.TARGET_CONDITIONS
+
+HELP = {s.name: s.help for s in SIGNALS} | {s.name: s.help for s in TARGET_SIGNALS}
+UNITS = {s.name: s.unit for s in SIGNALS} | {s.name: s.unit for s in TARGET_SIGNALS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kvwatch.model import EngineState, Pool
 from kvwatch.quantity import TRUE, UNKNOWN, ZERO, Interval, at_least, exactly, truth
 from kvwatch.signals import l1
@@ -58,9 +60,13 @@ def _read(view: View) -> Interval:
 
 
 def _write_share(view: View) -> Interval:
-    """Tokens written to L2 per token evicted from L1."""
+    """How much of what L1 evicted had been written to L2: in the window, or before it, as far as L2 then held copies of L1."""
     evicted, written = view.window().increase("l1_evicted_tokens"), view.l2_increase("l2_written_tokens")
-    return UNKNOWN if evicted is None or written is None or evicted <= 0 else exactly(written / evicted)
+    if evicted is None or written is None or evicted <= 0:
+        return UNKNOWN
+    then = view.window().frames[0].state
+    copies = [p.resident.hi for p in (then.pool("l1", "full"), then.pool("l2", "kv")) if p is not None and p.unit == "tokens"]
+    return Interval(written / evicted, (written + min(copies, default=math.inf)) / evicted)
 
 
 def _unwritten_prompts(view: View) -> Interval:
@@ -118,13 +124,74 @@ def _turnover(view: View) -> Interval:
     return UNKNOWN
 
 
+def _side_resident(view: View) -> Interval:
+    """Resident share of the fullest host pool beside the KV one; 0 without one."""
+    side = [p.resident_ratio for p in view.l2_track().frames[-1].state.pools if p.tier == "l2" and p.pool != "kv"]
+    return Interval(max(r.lo for r in side), max(r.hi for r in side)) if side else ZERO
+
+
+def _pinned(view: View) -> Interval:
+    """Share of L2 that is pinned."""
+    pool = view.l2_pool()
+    if pool is None or not pool.measured:
+        return ZERO if _present(view) == ZERO else UNKNOWN
+    reported = view.l2_track().frames[-1].state.gauges.get("l2_pinned_ratio", UNKNOWN)
+    return reported if reported.known else pool.used_ratio
+
+
+def _held(view: View) -> Interval:
+    """Share of an LMCache tier that is pinned for loads; transfers of other tiers pin for moments and are none."""
+    if not view.state.facts.get("l2_kind", "").startswith("lmcache") and view.server is None:
+        return ZERO
+    return _pinned(view)
+
+
+def _failed_stores(view: View) -> Interval:
+    """Stores the tier could not take, where it is proven that it took nothing instead: a burst that evicts and goes on is none."""
+    tried = [g for n in ("l2_store_failures", "l2_evict_failures") if (g := view.l2_increase(n)) is not None]
+    dropped = view.l2_increase("l2_dropped_tokens")
+    if not tried and dropped is None:
+        return UNKNOWN
+    failures = max([*tried, dropped if dropped is not None else 0.0])
+    done, evicted = view.l2_increase("l2_stores_done"), view.l2_increase("l2_evicted_objects")
+    went_on = (done is not None and done > 0) or (evicted is not None and evicted > 0)
+    return ZERO if went_on and not dropped else exactly(failures)
+
+
+def _load_cost(view: View) -> Interval:
+    """Seconds to load one token from L2 against seconds to compute it, where both are timed."""
+    span = view.window()
+    loads, mean_load, read = span.observations("l2_load"), span.mean("l2_load"), view.l2_increase("l2_read_tokens")
+    prefills, mean_prefill, computed = span.observations("prefill"), span.mean("prefill"), span.increase("computed_prompt_tokens")
+    if not loads or not prefills or not read or not computed or not mean_load.known or not mean_prefill.known:
+        return UNKNOWN
+    return (mean_load * exactly(loads / read)) / (mean_prefill * exactly(prefills / computed))
+
+
+def _fetching_share(view: View) -> Interval:
+    """Share of the waiting requests that wait for KV from a lower tier; 0 where nobody waits."""
+    fetching = view.gauge("waiting_prefetch")
+    if view.state.waiting.compare(">", 0) is False or not fetching.known:
+        return ZERO
+    return (fetching / view.state.waiting).capped(1.0) if view.state.waiting.lo > 0 else UNKNOWN
+
+
+def _fetching(view: View) -> Interval:
+    return view.state.gauges.get("waiting_prefetch", ZERO)
+
+
+def _l3_failures(view: View) -> Interval:
+    grown = view.l2_increase("l3_load_failures")
+    return UNKNOWN if grown is None else exactly(grown)
+
+
 present = Signal("l2_present", "condition", "a host tier is configured", _present)
 resident_ratio = Signal("l2_resident_ratio", "ratio", "share of the host tier that holds data", _resident_ratio, kept=True, bounded=True)
 uncertainty = Signal("l2_uncertainty_ratio", "ratio", "how much of the host tier's occupancy cannot be known; 0 without a tier", _uncertainty)
 capacity_ratio = Signal("l2_capacity_ratio", "ratio", "capacity of the host tier against the pool in HBM", _capacity_ratio)
 written = Signal("l2_written", "count", "written to the host tier in the window (tokens, bytes or stores)", _written)
 read = Signal("l2_read", "count", "read from the host tier in the window (tokens or bytes)", _read)
-write_share = Signal("l2_write_share", "ratio", "tokens written to the host tier per token evicted from HBM in the window", _write_share)
+write_share = Signal("l2_write_share", "ratio", "share of what HBM evicted in the window that had been written to the host tier", _write_share, bounded=True)
 unwritten_prompts = Signal(
     "l2_unwritten_prompt_tokens", "tokens", "prompt tokens computed while nothing was written; 0 where evictions are counted", _unwritten_prompts
 )
@@ -134,6 +201,19 @@ read_lately = Signal("l2_read_5m", "count", "read from the host tier in five min
 repeats_lately = Signal("prefix_repeats_5m", "tokens", "prompt tokens that hit HBM or were looked up in the host tier in five minutes", _repeats_lately, bounded=True)
 turnover = Signal("l1_turnover", "ratio", "how often the pool in HBM was evicted whole since the start", _turnover)
 
+side_resident = Signal("l2_side_resident_ratio", "ratio", "resident share of the host pool for states; 0 without one", _side_resident)
+pinned_ratio = Signal("l2_pinned_share", "ratio", "share of the host tier pinned by locks or transfers", _pinned, bounded=True)
+held_ratio = Signal("l2_held_share", "ratio", "share of an LMCache tier held by pins; 0 for other tiers", _held, bounded=True)
+failed_stores = Signal("l2_failed_stores", "count", "stores the host tier could not take in the window, while it took nothing else", _failed_stores)
+load_cost = Signal("l2_load_cost_ratio", "ratio", "seconds to load a token from the host tier against seconds to compute it", _load_cost)
+fetching = Signal("requests_fetching", "requests", "requests that wait for KV from a lower tier", _fetching)
+fetching_share = Signal("fetching_share", "ratio", "share of the waiting requests that wait for KV from a lower tier", _fetching_share)
+l3_failures = Signal("l3_load_failures_in_window", "count", "loads from storage that failed in the window", _l3_failures)
+
+slow_loads = Condition(
+    "l2_slow", "loading from the host tier costs more than computing, or requests pile up behind it", "any",
+    (load_cost > 1.0, Condition("fetches_pile_up", "most of the queue waits for KV from below", "all", (fetching >= 4, fetching_share >= 0.5))),
+)  # fmt: skip
 idle = Condition("l2_idle", "the host tier is proven more than half empty", "all", (present.is_(1), resident_ratio <= 0.5))
 full = Condition("l2_full", "the host tier is proven full", "all", (present.is_(1), resident_ratio >= 0.9))
 write_starved = Condition(
@@ -153,5 +233,5 @@ served = Condition("l2_served", "the host tier is written and read", "all", (wri
 unobservable = Condition("l2_unobservable", "there is a host tier and its occupancy is unknown", "all", (present.is_(1), uncertainty > 0.5))
 
 SIGNALS = (present, resident_ratio, uncertainty, capacity_ratio, written, read, write_share, unwritten_prompts, drops, written_lately,
-           read_lately, repeats_lately, turnover)  # fmt: skip
-CONDITIONS = (idle, full, write_starved, never_read, smaller, served, unobservable)
+           read_lately, repeats_lately, turnover, side_resident, pinned_ratio, held_ratio, failed_stores, load_cost, fetching, fetching_share, l3_failures)  # fmt: skip
+CONDITIONS = (idle, full, slow_loads, write_starved, never_read, smaller, served, unobservable)

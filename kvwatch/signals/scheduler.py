@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 from kvwatch.history import Frame
-from kvwatch.quantity import MAYBE, UNKNOWN, ZERO, Interval, at_least, exactly, truth
+from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, exactly, truth
+from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
 
+FROZEN_SECONDS = {"vllm": 60.0, "sglang": 90.0, "lmcache": 60.0}
+"""How long values may stand still while requests run; SGLang publishes its gauges rarely when it is idle."""
 PROGRESS = ("generation_tokens", "computed_prompt_tokens", "prompt_tokens", "finished_requests")
 """A scheduler that moves none of these moves nothing."""
 
@@ -76,6 +82,57 @@ def _tokenless(view: View) -> Interval:
             return exactly(view.now - after.at)
         oldest = before.at
     return at_least(view.now - oldest) if oldest < view.now else UNKNOWN
+
+
+def _running_change(view: View) -> Interval:
+    base = view.baseline.mean_running()
+    return view.state.running / base if base.lo > 0 and view.state.running.known else UNKNOWN
+
+
+def _frozen(view: View) -> Interval:
+    """Seconds since anything changed while requests run, against what this engine may take."""
+    if view.state.running.compare(">", 0) is not True:
+        return ZERO if view.state.running.known else UNKNOWN
+    still = view.now
+    for after, before in view.steps():
+        if after.state.fingerprint != before.state.fingerprint:
+            break
+        still = before.at
+    return exactly((view.now - still) / FROZEN_SECONDS.get(view.state.engine, FROZEN_SECONDS["vllm"]))
+
+
+def _stale_loads(view: View) -> Interval:
+    """The least age of the scheduler's own load report in two scrapes; 0 where it has none, or nothing runs."""
+    frames = [view.frame, *itertools.islice(view.before(math.inf), 1)]
+    ages = [f.state.gauges["loads_age_seconds"].lo for f in frames if "loads_age_seconds" in f.state.gauges]
+    if len(ages) < 2 or view.state.running.compare(">", 0) is not True:  # noqa: PLR2004  two scrapes
+        return ZERO
+    return exactly(min(ages))
+
+
+def _shed_ratio(view: View) -> Interval:
+    """Ceiling against demand: below 1 not all requests can run at once."""
+    ceil, wanted = ceiling.of(view), _demand(view)
+    return ceil / wanted if ceil.known and wanted.lo > 0 else UNKNOWN
+
+
+def _sequence_change(view: View) -> Interval:
+    """Tokens of a running sequence against calm time."""
+    calm, now = view.baseline.mean_sequence(), mean_sequence.of(view)
+    return now / calm if calm.lo > 0 and now.known else UNKNOWN
+
+
+def _block_fill(view: View) -> Interval:
+    """Tokens stored per token of the blocks in use: each running request leaves at most one block partly empty."""
+    pool, block = view.state.pool("l1", "full"), view.gauge("block_size").exact
+    if pool is None or pool.unit != "tokens" or pool.used.lo <= 0 or block is None:
+        return UNKNOWN
+    if block <= 1:
+        return TRUE
+    least = max(0.0, 1 - view.state.running.hi * block / pool.used.lo)
+    logical = view.gauge("running_tokens")
+    most = min(1.0, logical.hi / pool.used.lo) if logical.known else 1.0
+    return Interval(min(least, most), most)
 
 
 def _preemption_rate(view: View) -> Interval:
@@ -169,6 +226,10 @@ def _rejected(view: View) -> Interval:
     return UNKNOWN if grown is None else exactly(grown)
 
 
+running_change = Signal("running_change", "ratio", "running requests against calm time", _running_change)
+frozen = Signal("frozen_ratio", "ratio", "time without any change while requests run, against 60 s (SGLang 90 s)", _frozen)
+stale_loads = Signal("loads_stale_seconds", "seconds", "age of the scheduler's own load report in two scrapes while requests run", _stale_loads)
+block_fill = Signal("block_fill_ratio", "ratio", "tokens stored per token of the blocks in use", _block_fill, bounded=True)
 running = Signal("requests_running", "requests", "requests in the batch", _running, kept=True)
 queued = Signal("requests_queued", "requests", "requests that wait, for whatever reason", _queued)
 deferred = Signal("requests_deferred", "requests", "requests put aside for a grammar, an adapter or KV from a lower tier", _deferred, bounded=True)
@@ -177,7 +238,7 @@ step_fill = Signal("step_fill_ratio", "ratio", "tokens of a step against its bud
 demand = Signal("demand_requests", "requests", "running and waiting together", _demand)
 token_rate = Signal("token_rate", "tokens/s", "tokens generated per second in the window", _token_rate, kept=True)
 token_change = Signal("token_rate_change", "ratio", "tokens per second of the last 15 s against calm time", _token_change, bounded=True)
-tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was made", _tokenless, bounded=True)
+tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was made", _tokenless, kept=True, bounded=True)
 preemption_rate = Signal("preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True)
 preemptions = Signal("preemptions_in_window", "count", "requests preempted or retracted in the window", _preemptions)
 preempted_share = Signal("preempted_share", "ratio", "those against the running requests", _preempted_share)
@@ -190,6 +251,8 @@ ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that 
 hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
 foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign, bounded=True)
 kv_growth = Signal("kv_growth_tokens", "tokens", "tokens that half of the free GPU memory would add to the pool", _kv_growth)
+ceiling_share = Signal("ceiling_demand_ratio", "ratio", "sequences the pool in HBM holds against running and waiting ones", _shed_ratio)
+sequence_change = Signal("sequence_change", "ratio", "tokens one running sequence holds against calm time", _sequence_change)
 rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
 
 heavy_preemption = Condition(
@@ -200,5 +263,9 @@ heavy_preemption = Condition(
     ),
 )  # fmt: skip
 SIGNALS = (running, queued, deferred, deferred_share, step_fill, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
-           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, kv_growth, rejected)  # fmt: skip
-CONDITIONS = (heavy_preemption,)
+           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, kv_growth, rejected, running_change, frozen,
+           stale_loads, block_fill, ceiling_share, sequence_change)  # fmt: skip
+crowded = Condition("pool_crowded", "the pool is nearly full, or requests were preempted", "any", (l1.used_ratio >= 0.9, preemptions > 0))
+unchanging = Condition("unchanging", "nothing the engine reports changes while requests run", "any", (frozen >= 1.0, stale_loads > 5))
+
+CONDITIONS = (heavy_preemption, crowded, unchanging)

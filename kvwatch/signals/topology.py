@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from kvwatch.quantity import Interval, TRUE
+from kvwatch.quantity import TRUE, UNKNOWN, ZERO, Interval, exactly
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
+
+
+HANDOVER = ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_prealloc_queue", "decode_transfer_queue")
+DECODE = ("decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_queue")
 
 
 def _spare_peer(view: View) -> Interval:
@@ -14,8 +18,67 @@ def _spare_peer(view: View) -> Interval:
     return Interval(min(r.lo for r in ratios), min(1.0, min(r.hi for r in ratios))) if ratios else TRUE
 
 
+def _peers_tokenless(view: View) -> Interval:
+    """Seconds in which no peer made a token; 0 without peers."""
+    still = [f.values.get("tokenless_seconds", UNKNOWN) for f in view.peers]
+    return Interval(min(s.lo for s in still), min(s.hi for s in still)) if still else ZERO
+
+
+def _peers_busy(view: View) -> Interval:
+    """Requests running on the peers."""
+    total = ZERO
+    for frame in view.peers:
+        total = total + frame.state.running
+    return total
+
+
+def _sum(view: View, names: tuple[str, ...]) -> Interval:
+    known = [view.state.gauges[n] for n in names if n in view.state.gauges]
+    total = ZERO
+    for q in known:
+        total = total + q
+    return total
+
+
+def _grown(view: View, names: tuple[str, ...]) -> Interval:
+    """How much a sum of queues grew over the window; unknown with one sample."""
+    frames = view.window().frames
+    if not view.window().judged:
+        return UNKNOWN
+    first = [frames[0].state.gauges[n].hi for n in names if n in frames[0].state.gauges]
+    return exactly(max(0.0, _sum(view, names).lo - sum(first)))
+
+
+def _handover(view: View) -> Interval:
+    return _sum(view, HANDOVER)
+
+
+def _handover_growth(view: View) -> Interval:
+    return _grown(view, HANDOVER)
+
+
+def _decode_backlog(view: View) -> Interval:
+    return _sum(view, DECODE)
+
+
+def _decode_growth(view: View) -> Interval:
+    return _grown(view, DECODE)
+
+
+def _transfer_failures(view: View) -> Interval:
+    grown = view.window().increase("transfer_failures")
+    return UNKNOWN if grown is None else exactly(grown)
+
+
+peers_tokenless = Signal("peers_tokenless_seconds", "seconds", "time in which no peer made a token; 0 without peers", _peers_tokenless, bounded=True)
+peers_busy = Signal("peers_running_requests", "requests", "requests running on the peers", _peers_busy)
+handover_queue = Signal("handover_queue_requests", "requests", "requests between prefill and decode", _handover)
+handover_growth = Signal("handover_queue_growth", "requests", "growth of that queue over the window", _handover_growth)
+decode_queue = Signal("decode_queue_requests", "requests", "requests that wait for room on the decode side", _decode_backlog)
+decode_growth = Signal("decode_queue_growth", "requests", "growth of that queue over the window", _decode_growth)
+transfer_failures = Signal("transfer_failures_in_window", "count", "KV transfers that failed in the window", _transfer_failures)
 spare_peer = Signal("peer_least_used_ratio", "ratio", "used share of the least used peer that has no queue; 1 without such a peer", _spare_peer)
 pressed = Condition("rank_pressed", "the rank is full or has a queue", "any", (l1.saturated, l1.waiting > 0))
 
-SIGNALS = (spare_peer,)
+SIGNALS = (spare_peer, peers_tokenless, peers_busy, handover_queue, handover_growth, decode_queue, decode_growth, transfer_failures)
 CONDITIONS = (pressed,)

@@ -1,0 +1,25 @@
+"""Sessions or pinned objects hold a fifth of a pool or more.
+
+**What it means.** KV kept for open sessions, or objects pinned for loads that never came, can neither be used nor evicted.
+"""
+
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import l1, l2
+from kvwatch.signals.kinds import Condition
+
+RULE = Rule(
+    id="kv-held-by-sessions",
+    severity="warning",
+    hold=60,
+    when=(Condition("kv_held", "sessions or pins hold a fifth of a pool", "any", (l1.session_ratio >= 0.2, l2.held_ratio >= 0.2)),),
+    title="Sessions or pinned objects hold a large part of a pool",
+    explanation=(
+        Say("Sessions hold {l1_session_ratio} of L1.", when=(l1.session_ratio >= 0.2,)),
+        Say("Pinned objects hold {l2_held_share} of L2.", when=(l2.held_ratio >= 0.2,)),
+    ),
+    remedy=(
+        Do("close idle sessions, or shorten their timeout", "their KV is held until then", when=(l1.session_ratio >= 0.2,)),
+        Do("shorten pin_timeout_sec or --l1-read-ttl-seconds of LMCache", "pins of aborted requests last until then", when=(l2.held_ratio >= 0.2,)),
+    ),
+    page=__doc__ or "",
+)

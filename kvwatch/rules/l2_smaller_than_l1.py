@@ -1,0 +1,23 @@
+"""The host tier is no larger than the pool in HBM.
+
+**What it means.** What L2 holds is mostly a copy of what L1 holds; evicted prefixes find little room there.
+
+**How to tell.** L2's capacity is at most L1's, in the same unit.
+"""
+
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import l2
+
+RULE = Rule(
+    id="l2-smaller-than-l1",
+    severity="warning",
+    hold=60,
+    when=(l2.smaller,),
+    title="The host tier (L2) is no larger than the pool in HBM (L1)",
+    explanation=(Say("L2 holds {l2_capacity_ratio} of what L1 holds."),),
+    remedy=(
+        Do("raise --hicache-ratio above 1, or set --hicache-size", "the host tier should hold what L1 evicts beside its copies", engine="sglang"),
+        Do("raise --kv-offloading-size or LMCache's max_local_cpu_size", "the host tier should hold what L1 evicts", engine="vllm"),
+    ),
+    page=__doc__ or "",
+)

@@ -1,0 +1,34 @@
+"""The host tier cannot take what it is given.
+
+**What it means.** Stores are dropped or allocations fail because nothing in L2 may be evicted: pinned or locked objects fill it, or it is far too small
+for its writers. LMCache counts such stores as requested, so its stored-token counter still rises.
+
+**How to tell.** Failures rise in the window while not one object was stored or evicted; short bursts in which writers outrun the eviction loop do
+not count.
+"""
+
+from kvwatch.rules.kinds import Do, Reason, Rule, Say
+from kvwatch.signals import l2
+
+RULE = Rule(
+    id="l2-store-failing",
+    severity="warning",
+    hold=60,
+    when=(l2.present.is_(1), l2.failed_stores > 0),
+    reasons=(Reason("pinned", (l2.pinned_ratio >= 0.9,)),),
+    title="The host tier (L2) cannot take what it is given",
+    explanation=(
+        Say("{l2_failed_stores} stores or allocations failed in the window and nothing was evicted to make room."),
+        Say("{l2_pinned_share} of the tier is pinned: nothing there may be evicted.", reason="pinned"),
+        Say("It is {l2_resident_ratio} full."),
+    ),
+    remedy=(
+        Do("shorten pin_timeout_sec (LMCache in the engine) or --l1-read-ttl-seconds (LMCache server)",
+           "leaked pins of aborted requests hold objects until they time out", reason="pinned"),
+        Do("look for requests aborted between lookup and load", "each leaves pins behind", reason="pinned"),
+        Do("enlarge the tier: --kv-offloading-size, max_local_cpu_size or --l1-size-gb", "writers need room that is not pinned"),
+        Do("lower --eviction-trigger-watermark or raise --eviction-ratio of the LMCache server", "room is then made before writers need it"),
+    ),
+    supersedes=("l2-write-starved",),
+    page=__doc__ or "",
+)  # fmt: skip

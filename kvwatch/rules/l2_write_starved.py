@@ -1,0 +1,31 @@
+"""What L1 evicts does not reach the host tier.
+
+**What it means.** Evicted prefixes are gone and will be computed again. SGLang's `write_through_selective` copies a prefix only at its second
+use; vLLM's offloading connector may ask for several uses (`store_threshold`); in some SGLang releases chunked prompts were never backed up.
+
+**How to tell.** In the window L1 evicted at least a tenth of its capacity and less than half of that was written to L2. Where evictions are not
+counted: prompts are computed and nothing is written at all.
+"""
+
+from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.signals import l2
+
+RULE = Rule(
+    id="l2-write-starved",
+    severity="warning",
+    hold=60,
+    when=(l2.write_starved,),
+    title="What HBM evicts does not reach the host tier (L2)",
+    explanation=(
+        Say("In the window L1 evicted {l1_evicted_ratio} of its capacity; {l2_write_share} of that was written to L2."),
+        Say("The write policy is {write_policy}."),
+        Say("{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and nothing was written."),
+    ),
+    remedy=(
+        Do("set --hicache-write-policy write_through", "selective writing waits for a second use, so prefixes used once are lost", engine="sglang"),
+        Do("lower store_threshold in the offloading connector's kv_connector_extra_config", "blocks are kept only after that many uses", engine="vllm"),
+        Do("check the connector's role and LMCache's save settings", "a consumer stores nothing"),
+    ),
+    causes=("prefix-cache-thrash",),
+    page=__doc__ or "",
+)

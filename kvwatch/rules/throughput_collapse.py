@@ -1,0 +1,26 @@
+"""The engine makes far fewer tokens than in calm time, with at least as many requests running.
+
+**What it means.** Preempted requests are computed again and again, so steps go to recomputation: more requests run and fewer tokens come out.
+
+**How to tell.** The token rate of the last 15 seconds is below two fifths of the calm rate with at least as many requests running as in calm time, near
+a full pool or after preemptions. A gap in the scrapes leaves it unknown.
+"""
+
+from kvwatch.remedies import CAP_DEMAND, RAISE_L1
+from kvwatch.rules.kinds import Rule, Say
+from kvwatch.signals import scheduler
+
+RULE = Rule(
+    id="throughput-collapse",
+    severity="critical",
+    hold=30,
+    when=(scheduler.token_change < 0.4, scheduler.running_change >= 1.0, scheduler.crowded),
+    title="The engine makes {token_rate_change} of its calm token rate",
+    explanation=(
+        Say("{token_rate} in the window with {requests_running} requests running; that is {token_rate_change} of the calm rate."),
+        Say("{preemptions_in_window} preemptions in the window: steps go to recomputation."),
+    ),
+    remedy=(*CAP_DEMAND, *RAISE_L1),
+    causes=("ttft-degraded",),
+    page=__doc__ or "",
+)
