@@ -69,14 +69,14 @@ def _visible(gpus: tuple[GpuState, ...], environment: Mapping[str, str] | None) 
     inside = _container(gpus, environment.get("NVIDIA_VISIBLE_DEVICES"))
     if inside is None:
         return None
-    if any(row.parent is not None for row in inside):  # CUDA gives a process one instance: which of several is not documented
+    if any(row.parent is not None for row in inside):  # CUDA gives a process one instance; which of several is not documented
         return inside if len(inside) == 1 and listed in (None, "0") else None
     in_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({row.name for row in inside}) <= 1
     return inside or None if listed is None else _selected(listed, inside, in_order=in_order)
 
 
 def _container(gpus: tuple[GpuState, ...], listed: str | None) -> tuple[GpuState, ...] | None:
-    """What ``NVIDIA_VISIBLE_DEVICES`` puts into a container; unset means no container. ``void`` says nothing: plugins add GPUs without it."""
+    """What ``NVIDIA_VISIBLE_DEVICES`` puts into a container; unset means no container. ``void`` says nothing: plugins add GPUs."""
     if listed is None or listed == "all":
         cards = tuple(row for row in gpus if row.parent is None)
         return None if any(row.parent is not None for row in gpus) else cards
