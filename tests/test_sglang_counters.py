@@ -44,7 +44,7 @@ def test_retracted_tokens_are_unknown_where_only_the_requests_are_counted() -> N
     ],
 )
 def test_older_releases_tell_retractions_otherwise(values: dict[str, float], expected: float | None) -> None:
-    """A gauge that only grows (0.4.9 to 0.5.2), the requests that ended (0.5.6), or not at all; what is missing is said once."""
+    """A gauge that only grows (0.4.9 to 0.5.2), the requests that ended (0.5.6), or not at all."""
     body = "".join(f'sglang:{name}{{model_name="m"}} {value}\n' for name, value in {"num_running_reqs": 1, **values}.items())
     assert one(body).counters.get("preemptions") == expected
 

@@ -89,9 +89,12 @@ def test_the_cap_of_running_requests_is_a_ranks(info: dict[str, object], cap: fl
     assert found == (None if cap is None else exactly(cap))
 
 
-def test_what_a_judgement_lacks_is_said_with_what_would_bring_it() -> None:
-    """Only once the server has run a batch, and only what its release cannot say."""
-    old = read('sglang:num_running_reqs{model_name="m"} 1\nsglang:gen_throughput{model_name="m"} 3\n')
-    assert [m.series for m in old.missing] == ["sglang:max_total_num_tokens", "sglang:num_retracted_requests_total"]
-    assert all(m.enable and m.why for m in old.missing)
+def test_an_unknown_size_is_said_with_what_would_tell_it() -> None:
+    """Only once the server has run a batch, and not where the used ratio bounds it."""
+    old = 'sglang:num_running_reqs{model_name="m"} 1\nsglang:num_used_tokens{model_name="m"} 500\n'
+    (missing,) = read(old).missing
+    assert missing.series == "sglang:max_total_num_tokens"
+    assert "/server_info" in missing.enable
+    assert read(old + 'sglang:token_usage{model_name="m"} 0.5\n').missing == ()
+    assert read(old, {"server_info": {"max_total_num_tokens": 1000}}).missing == ()
     assert read(lines(BUSY)).missing == ()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvwatch.engines.sglang_counters import RETRACTIONS, STORAGE
+from kvwatch.engines.sglang_counters import STORAGE
 from kvwatch.engines.sglang_families import PREFIX
 from kvwatch.engines.sglang_series import Series
 from kvwatch.engines.sglang_side import Load, ServerInfo, Version
@@ -16,7 +15,6 @@ GIB = 2.0**30
 ROLES = ("unified", "prefill", "decode")
 HICACHE = ("hicache_dropped_tokens_total", "hicache_backup_tokens_total", "load_back_tokens_total")
 """Counters that only a host tier brings; the first is there from the start since 0.5.19."""
-HOST_GAUGES: Version = (0, 5, 10)
 
 QUEUES = {
     "prefill_bootstrap_queue": ("num_prefill_bootstrap_queue_reqs", "num_prefill_prealloc_queue_reqs"),
@@ -131,20 +129,15 @@ class Report:
         old = [(today, self._family(name)) for name, (today, *_) in QUEUES.items()]
         return tuple(Note("renamed-series", f"{PREFIX}{family} is read for {PREFIX}{today}") for today, family in old if family != today)
 
-    def missing(self, pool: Pool | None) -> Iterator[Missing]:
-        """What this release does not export although a judgement needs it; nothing while the server never ran a batch."""
-        if not self.series.has("num_running_reqs"):
-            return
-        if pool is None or not pool.capacity.known:
-            yield Missing(
-                f"{PREFIX}max_total_num_tokens",
-                "without it the size of the KV pool is unknown",
-                "SGLang 0.5.6 or newer, or let kvwatch ask /server_info",
-            )
-        if self.release < RETRACTIONS and not self.series.has("total_retracted_reqs"):
-            yield Missing(f"{PREFIX}num_retracted_requests_total", "without it retractions cannot be counted", "SGLang 0.5.8 or newer")
-        if self.hicache and self.release < HOST_GAUGES:
-            yield Missing(f"{PREFIX}hicache_host_total_tokens", "without it the host tier's fill is unknown", "SGLang 0.5.10 or newer")
+    def missing(self, pool: Pool | None) -> tuple[Missing, ...]:
+        """What should be known and is not, with what would bring it; nothing while the server never ran a batch.
+
+        Counters that a release does not have yet are no such thing: nothing but another release would bring them.
+        """
+        if not self.series.has("num_running_reqs") or (pool is not None and pool.capacity.known):
+            return ()
+        enable = "let kvwatch ask /server_info, or upgrade to SGLang 0.5.6 or newer"
+        return (Missing(f"{PREFIX}max_total_num_tokens", "without it the size of the KV pool is unknown", enable),)
 
     @property
     def _running_cap(self) -> float | None:
