@@ -34,12 +34,6 @@ def parse_size(text: str) -> int:
     return int(amount)
 
 
-def size_text(size: int) -> str:
-    """A number of bytes in the largest binary unit that divides it: ``64MiB``; what ``parse_size`` reads back."""
-    unit = max((u for u in _BINARY if size and size % _BINARY[u] == 0), key=_BINARY.__getitem__, default="B")
-    return f"{size // _BYTES[unit]}{unit}"
-
-
 def _amount(text: str, units: Mapping[str, float]) -> float | None:
     """The number times its unit, or None when it is no such amount."""
     match = _AMOUNT.fullmatch(text.strip())

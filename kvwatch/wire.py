@@ -18,7 +18,7 @@ from typing import Any
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from kvwatch.failure import ScrapeFailure
-from kvwatch.units import size_text
+from kvwatch.wording import number
 
 _OVERHEAD_BYTES = 1 << 20  # headers, chunk sizes and trailers, beside twice the body's own limit
 AddressInfo = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
@@ -70,7 +70,7 @@ class Exchange:
 
     def too_large(self) -> ScrapeFailure:
         """The answer is larger than allowed."""
-        limit = size_text(self._most)
+        limit = number(self._most, "bytes")
         return ScrapeFailure("too_large", f"{self.place} sends more than {limit}: raise limits.body if that really is an engine")
 
 
