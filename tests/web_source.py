@@ -74,7 +74,10 @@ class FakeSource:
     """Answers with what it is told; a test changes its attributes between two looks."""
 
     def __init__(self, verdict: dict[str, Any]) -> None:
-        """Start ready, with one verdict, and with a reload that goes well."""
+        self.start_over(verdict)
+
+    def start_over(self, verdict: dict[str, Any]) -> None:
+        """Ready, with one verdict, and with a reload that goes well."""
         self.shown = verdict
         self.tried = True
         self.refusal: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+HIGHEST_PORT = 65535
 GRACE_SECONDS = 2
 """How long open requests may go on after the order to stop; a supervisor waits at least 5 s."""
 
@@ -27,19 +29,26 @@ def listen(host: str, port: int) -> tuple[socket.socket, ...]:
     Raises ListenError. Port 0 takes a free one.
     """
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if not 0 <= port <= HIGHEST_PORT:
+        raise ListenError(_refusal(where, f"a port is at most {HIGHEST_PORT}"))
     sockets: list[socket.socket] = []
     try:
         if host in ("", "::"):
             return (_open_all(port),)
         for family, _, _, _, address in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
             sockets.append(socket.create_server(address[:2], family=family))
-    except (OSError, OverflowError, UnicodeError) as error:
+    except OSError as error:
         for opened in sockets:
             opened.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        msg = f"cannot listen on {where}: {reason}; choose another address with --listen HOST:PORT"
-        raise ListenError(msg) from error
+        system = os.strerror(error.errno) if error.errno and error.errno > 0 else None  # a resolver's numbers are below 0
+        raise ListenError(_refusal(where, system or error.strerror or str(error))) from error
+    except UnicodeError as error:
+        raise ListenError(_refusal(where, "no such host name")) from error
     return tuple(sockets)
+
+
+def _refusal(where: str, reason: str) -> str:
+    return f"cannot listen on {where}: {reason}; choose another address with --listen HOST:PORT"
 
 
 def _open_all(port: int) -> socket.socket:
@@ -79,8 +88,7 @@ def serve(app: FastAPI, sockets: tuple[socket.socket, ...]) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether a line of uvicorn's is worth printing: not that a client which stopped reading was cut off at the end."""
-    cancelled = record.exc_info is not None and record.exc_info[0] is not None and not issubclass(record.exc_info[0], Exception)
-    return not cancelled and not record.getMessage().startswith("Cancel ")
+    return not record.getMessage().startswith("Cancel ")
 
 
 @contextmanager
