@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 
 from kvwatch.catalogue import page_of
 from kvwatch.config import Config, ConfigError, target_from_url
-from kvwatch.diagnosing import GPU_TIMEOUT, mapping, watch_of
-from kvwatch.gpu import GpuWatcher
+from kvwatch.diagnosing import GPU_TIMEOUT, watch_of
+from kvwatch.gpu import GpuMapper, GpuWatcher
 from kvwatch.metrics import Extra, families
 from kvwatch.model import Target
 from kvwatch.poller import GpuPoller, Poller, Scraper
@@ -58,7 +58,7 @@ class Daemon:
         self._config = config
         self._reloading = threading.Lock()
         self._rules: tuple[ActiveRule, ...] = active(config.thresholds)
-        self._store = Store(targets_of(config), watch_of(config, config.interval), self._rules, mapping)
+        self._store = Store(targets_of(config), watch_of(config, config.interval), self._rules, GpuMapper(clock=time.monotonic))
         self._poller = Poller(self._store)
         self._gpus = GpuPoller(self._store, GpuWatcher(timeout=GPU_TIMEOUT, clock=time.monotonic), config.interval) if config.nvml else None
         self._registry = CollectorRegistry()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TextIO
 
 from kvwatch.config import Config
-from kvwatch.gpu import GpuWatcher, gpus_of
-from kvwatch.model import GpuReading, GpuState, Outcome, Target
+from kvwatch.gpu import GpuMapper, GpuWatcher
+from kvwatch.model import Outcome, Target
 from kvwatch.poller import Poller, Scraper
 from kvwatch.recording import UnreadableError, expositions, is_recording, recording, spacing
 from kvwatch.report import Verdict, to_json, verdict
@@ -76,7 +76,7 @@ def from_urls(config: Config, interval: float | None, seconds: float | None, pri
     span = LIVE_SECONDS if seconds is None else seconds
     rules = active(config.thresholds)
     timeout = min(config.timeout, step) if span else config.timeout
-    store = Store(targets, watch_of(config, step), rules, mapping)
+    store = Store(targets, watch_of(config, step), rules, GpuMapper(clock=time.monotonic))
     watcher = GpuWatcher(timeout=GPU_TIMEOUT, clock=time.monotonic) if config.nvml else None
     scrapers = [Scraper(t, Client(t, limit_bytes=config.limit_bytes), timeout) for t in targets]
     if watcher is not None:
@@ -103,11 +103,6 @@ def _live(store: Store, rules: Sequence[ActiveRule], watcher: GpuWatcher | None,
         if store.ready():
             yield verdict(store.snapshot(time.monotonic()), rules)
     yield verdict(store.snapshot(time.monotonic()), rules)
-
-
-def mapping(target: Target, reading: GpuReading | None, engines: int) -> tuple[GpuState, ...] | None:
-    """The GPUs proven to be a target's; the engine's environment cannot be read from outside."""
-    return None if reading is None else gpus_of(target, reading.gpus, None, engines)
 
 
 def _print(verdicts: Iterable[Verdict], printing: Printing) -> int:

@@ -137,7 +137,8 @@ class Store:
         for state in outcome.states:
             key = state.owner
             track = record.tracks[key]
-            view = View(track, record.target, self._watch, self._peers(key, outcome.at), self._server(record.target, outcome.at), self._gpus_for(record), outcome)
+            server = self._server(record, state, outcome.at)
+            view = View(track, record.target, self._watch, self._peers(key, outcome.at), server, self._gpus_for(record), outcome)
             judged = judge(view, self._rules, record.judged.get(key))
             record.judged[key] = judged
             track.settle({n: v for n, v in judged.values.items() if n in KEPT_SIGNALS}, calm=judged.calm)
@@ -160,11 +161,17 @@ class Store:
             and not self._old(t.frames[-1].at, now)
         )
 
-    def _server(self, target: Target, now: float) -> Track | None:
-        record = self._records.get(target.l2.source) if target.l2.source is not None else None
-        if record is None:
+    def _server(self, record: _TargetRecord, state: EngineState, now: float) -> Track | None:
+        """The LMCache owner whose pool is an engine's L2: of the target the configuration names, or one that engines of a port share."""
+        if state.engine == "lmcache":
             return None
-        return next((t for t in record.tracks.values() if not self._old(t.frames[-1].at, now)), None)
+        if record.target.l2.source is not None:
+            tied = self._records.get(record.target.l2.source)
+        else:
+            tied = record if state.pool("l2", "kv") is None else None
+        if tied is None:
+            return None
+        return next((t for t in tied.tracks.values() if t.key.engine == "lmcache" and not self._old(t.frames[-1].at, now)), None)
 
     def _gpus_for(self, record: _TargetRecord) -> tuple[GpuState, ...] | None:
         engines = sum(1 for t in self._tracks() if t.key.engine != "lmcache")

@@ -10,8 +10,10 @@ import pytest
 
 from kvwatch.engines import Reading, Scrape, lmcache
 from kvwatch.exposition import Exposition, parse
-from kvwatch.model import EngineState, L2Setting, Pool, Target
+from kvwatch.model import EngineState, L2Setting, Outcome, Pool, Target
 from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
+from kvwatch.store import Store
+from kvwatch.view import Watch
 
 DATA = Path(__file__).parent / "data" / "lmcache"
 GIB = 2.0**30
@@ -492,3 +494,20 @@ def test_values_that_cannot_be_are_dropped_and_quoted() -> None:
     negative = attached(workers("local_cache_usage", 8, -1))
     assert host(negative).resident == exactly(8)
     assert negative.implausible == (("lmcache:local_cache_usage", -1.0),)
+
+
+def test_shared_tier_is_the_l2_of_every_engine_of_the_port() -> None:
+    """Data-parallel engines without an L2 of their own are judged by the one beside them; an engine with its own is not."""
+    target = Target("t", "http://127.0.0.1/metrics", l2=L2Setting(20 * GIB))
+    body = workers("local_cache_usage", 8 * GIB, 8 * GIB)
+    reading = lmcache.attach((engine("0"), engine("1")), Scrape(target, 10.0, None, exposition(body)))
+    store = Store([target], Watch(), ())
+    store.add(Outcome("t", 10.0, None, 0.0, states=reading.states))
+    native = Pool.of("l2", "kv", "tokens", capacity=exactly(100), resident=exactly(90))
+    ratios = {o.state.owner: o.judged.values["l2_resident_ratio"] for o in store.snapshot(10.0).owners}
+    assert {key.engine: ratio.exact for key, ratio in ratios.items() if key.rank == "1"} == {"vllm": 0.2}
+    assert len(ratios) == 3
+    reading = lmcache.attach((engine(pools=(native,)),), Scrape(target, 11.0, None, exposition(body)))
+    store.add(Outcome("t", 11.0, None, 0.0, states=reading.states))
+    first = next(o for o in store.snapshot(11.0).owners if o.state.engine == "vllm" and o.state.rank == "0")
+    assert first.judged.values["l2_resident_ratio"] == exactly(0.9)
