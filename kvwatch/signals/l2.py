@@ -66,6 +66,7 @@ def _write_share(view: View) -> Interval:
         return UNKNOWN
     then = view.window().frames[0].state
     copies = [p.resident.hi for p in (then.pool("l1", "full"), then.pool("l2", "kv")) if p is not None and p.unit == "tokens"]
+    copies.append(then.counters.get("l2_written_tokens", 0.0) + then.counters.get("l3_read_tokens", 0.0))
     return Interval(written / evicted, (written + min(copies, default=math.inf)) / evicted)
 
 
@@ -229,7 +230,7 @@ never_read = Condition(
     (present.is_(1), written_lately > 0, read_lately <= 0, repeats_lately > 0, turnover >= 1.0),
 )  # fmt: skip
 smaller = Condition("l2_smaller", "the host tier cannot hold more than HBM", "all", (present.is_(1), capacity_ratio <= 1.0))
-served = Condition("l2_served", "the host tier is written and read", "all", (written > 0, read > 0))
+served = Condition("l2_served", "the host tier keeps what HBM evicts, and is read", "all", (written > 0, read > 0, write_share >= 0.5))
 unobservable = Condition("l2_unobservable", "there is a host tier and its occupancy is unknown", "all", (present.is_(1), uncertainty > 0.5))
 
 SIGNALS = (present, resident_ratio, uncertainty, capacity_ratio, written, read, write_share, unwritten_prompts, drops, written_lately,
