@@ -1,8 +1,8 @@
 """Bytes of a /metrics answer into the samples somebody wants.
 
 A server repeats itself: two bodies in a row mostly differ in numbers alone. So a ``Memo`` keeps what names and label texts meant, and
-the shape of the last body: all of it but the numbers. Both only save work. Whatever they do not recognise is read line by line
-(grammar.py), and the result is the same with and without them.
+the shape of the last body (shape.py). Both only save work. Whatever they do not recognise is read line by line (grammar.py), and the
+result is the same with and without them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import NamedTuple, TypeVar
 
 from kvwatch.grammar import read_number, read_sample, read_type
 from kvwatch.model import ScrapeError
+from kvwatch.shape import Shape
 
 Select = Callable[[str], str | None]
 """Sample or family name as written -> the canonical name to keep it under, or None when nobody wants it."""
 
 _MALFORMED_KEPT = 20
-_SHAPE_BYTES = 2 << 20  # a body beyond is read anew each time: a label of 3 MB must not stay for the life of its target
-_SHAPE_LINES = 1 << 15
+_LAST_BYTES = 2 << 20  # a body beyond is read anew each time: a label of 3 MB must not stay for the life of its target
+_LAST_LINES = 1 << 15
 _TEXTS = 1 << 12  # a memory of texts that is full is emptied, since most of it is label sets that died
 _TEXT_BYTES = 1 << 11
 _SEEN_BYTES = 1 << 10
@@ -71,58 +72,41 @@ _UNWANTED = Sample("", {}, math.nan)
 
 
 @dataclass(slots=True)
-class _Shape:
-    """The last body without its numbers, and what it said.
+class _Last:
+    """The last body: its shape and numbers, and what it said.
 
-    ``heads`` is for each line that is a series, one space and a number the text up to the number, for any other the whole line.
-    Sample ``i`` of ``exposition``, counted through all names, has ``names[i]``, ``labels[i]`` and number ``order[i]`` of the body;
-    those of one name are a slice of ``rows``. ``numbers`` is the text of all ``number_count`` numbers.
+    Sample ``i`` of ``exposition``, counted through all names, has ``names[i]``, ``labels[i]`` and number ``order[i]``; those of one
+    name are a slice of ``rows``.
     """
 
+    shape: Shape
+    numbers: list[float]
     exposition: Exposition
-    heads: list[bytes]
-    head_bytes: int
     names: list[str]
     labels: list[Mapping[str, str]]
     order: list[int]
     rows: dict[str, slice]
-    number_count: int
-    numbers: bytes = b""
 
     @classmethod
-    def of(cls, exposition: Exposition, lines: list[bytes], found: list[Sample | None]) -> _Shape:
-        """The shape of a body that was read; ``found`` has a sample for each line with a number."""
-        heads = [line if sample is None else line[: line.rfind(b" ") + 1] for line, sample in zip(lines, found, strict=True)]
+    def of(cls, shape: Shape, exposition: Exposition, found: Iterable[Sample | None]) -> _Last:
+        """What to keep of a body; ``found`` has a sample for each line with a number."""
         numbered = [sample for sample in found if sample is not None]
         places: dict[str, list[int]] = {name: [] for name in exposition.samples}
         for i, sample in enumerate(numbered):
             if sample is not _UNWANTED:
                 places[sample.name].append(i)
         order = list(chain.from_iterable(places.values()))
-        ends = list(accumulate(map(len, places.values())))
+        ends = accumulate(map(len, places.values()))
         rows = {name: slice(end - len(own), end) for (name, own), end in zip(places.items(), ends, strict=True)}
         names, labels = [numbered[i].name for i in order], [numbered[i].labels for i in order]
-        return cls(exposition, heads, sum(map(len, heads)), names, labels, order, rows, len(numbered))
+        return cls(shape, [], exposition, names, labels, order, rows)
 
-    def fill(self, body: bytes) -> Exposition | None:
-        """What a body of this shape says; None when it has another one, or anything but numbers in their places."""
-        lines = io.BytesIO(body).readlines()
-        tokens = list(map(bytes.removeprefix, lines, self.heads))
-        numbers = b"".join(tokens)
-        # A line that does not begin with its head stays whole, so the lengths add up only when each begins with its own.
-        if len(lines) != len(self.heads) or len(body) - len(numbers) != self.head_bytes or b"_" in numbers:
-            return None
-        if numbers == self.numbers:
-            return self.exposition
-        try:
-            values = list(map(float, filter(None, tokens)))
-        except ValueError:
-            return None
-        if len(values) != self.number_count:
-            return None
-        if math.isnan(sum(values)):
-            values = [math.nan if math.isnan(value) else value for value in values]
-        fields = zip(self.names, self.labels, map(values.__getitem__, self.order), strict=True)
+    def update(self, body: bytes) -> Exposition | None:
+        """What a body of the same shape says; None for any other."""
+        numbers = self.shape.fill(body)
+        if numbers is None or numbers is self.numbers:
+            return None if numbers is None else self.exposition
+        fields = zip(self.names, self.labels, map(numbers.__getitem__, self.order), strict=True)
         samples = tuple(map(tuple.__new__, repeat(Sample), fields))  # as Sample(*fields) does, in half the time
         self.exposition = replace(self.exposition, samples={name: samples[row] for name, row in self.rows.items()})
         self.numbers = numbers
@@ -141,7 +125,7 @@ class Memo:
     chosen: dict[str, str | None] = field(default_factory=dict)
     names: dict[bytes, str | None] = field(default_factory=dict)
     labels: dict[bytes, Mapping[str, str]] = field(default_factory=dict)
-    shape: _Shape | None = None
+    last: _Last | None = None
 
 
 def parse(body: bytes, select: Select, memo: Memo | None = None) -> Exposition:
@@ -149,23 +133,23 @@ def parse(body: bytes, select: Select, memo: Memo | None = None) -> Exposition:
     if memo is None:
         return _Scan(Memo(), select).read(io.BytesIO(body))
     if memo.select != select:
-        memo.select, memo.chosen, memo.names, memo.labels, memo.shape = select, {}, {}, {}, None
-    if len(body) > _SHAPE_BYTES:
-        memo.shape = None
+        memo.select, memo.chosen, memo.names, memo.labels, memo.last = select, {}, {}, {}, None
+    if len(body) > _LAST_BYTES:
+        memo.last = None
         return _Scan(memo, select).read(io.BytesIO(body))
-    if memo.shape and (exposition := memo.shape.fill(body)):
+    if memo.last and (exposition := memo.last.update(body)):
         return exposition
-    memo.shape = None
+    memo.last = None
     lines = io.BytesIO(body).readlines()
     scan = _Scan(memo, select)
-    exposition = scan.read(lines, note=len(lines) <= _SHAPE_LINES)
-    if scan.found and scan.regular and (lines[-1].endswith(b"\n") or scan.found[-1]):
-        memo.shape = _Shape.of(exposition, lines, scan.found)
+    exposition = scan.read(lines, note=len(lines) <= _LAST_LINES)
+    if scan.found and scan.regular:
+        memo.last = _Last.of(Shape.of(lines, (sample is not None for sample in scan.found)), exposition, scan.found)
     return exposition
 
 
 class _Scan:
-    """One reading of a body, line by line. ``found`` has, for each line, its sample if the line is a series, one space and a number.
+    """One reading of a body, line by line. ``found`` has, for each line, its sample if the line is a series, one space and the rest.
 
     ``regular`` when it has all the samples there are.
     """
@@ -228,11 +212,11 @@ class _Scan:
         read = read_sample(line)
         canonical = self._choose(read.name)
         sample = self._keep(canonical, read.labels, read.value)
-        name, brace, text = read.series.partition(b"{")
+        name, _, text = read.series.partition(b"{")
         if name.strip():  # else the name is quoted, among the labels
             _remember(self._memo.names, name, canonical)
-            _remember(self._memo.labels, text or brace, read.labels)
-        if read.bare and line.rfind(b" ") == len(read.series):
+            _remember(self._memo.labels, text, read.labels)
+        if line.rfind(b" ") == len(read.series):
             return sample
         self.regular = False
         return None

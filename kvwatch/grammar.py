@@ -24,16 +24,12 @@ _FAMILY = re.compile(rb'[ \t]*(?:"([^"]+)"|(' + _NAME + rb"))[ \t]+([a-z]+)\s*")
 
 
 class SampleLine(NamedTuple):
-    """A sample as written, escapes undone.
-
-    ``series`` is the text before the value without the blanks between; ``bare`` when nothing but the value and blanks follows it.
-    """
+    """A sample as written, escapes undone. ``series`` is the text before the value, without the blanks between."""
 
     name: str
     labels: dict[str, str]
     value: float
     series: bytes
-    bare: bool
 
 
 def read_number(token: bytes) -> float:
@@ -71,10 +67,10 @@ def read_sample(line: bytes) -> SampleLine:
     if name is None:
         raise ValueError("no name")
     mark = line.find(b"#", end)
-    value, numbers = _read_numbers(line[end:] if mark < 0 else line[end:mark])
+    value = _read_value(line[end:] if mark < 0 else line[end:mark])
     if mark >= 0:
         _check_exemplar(line, structure, mark)
-    return SampleLine(name, labels, value, line[:end].rstrip(), bare=mark < 0 and numbers == 1)
+    return SampleLine(name, labels, value, line[:end].rstrip())
 
 
 def _mask(line: bytes) -> bytes:
@@ -107,13 +103,13 @@ def _read_labels(line: bytes, structure: bytes, start: int) -> tuple[str | None,
     return name, labels, close.end()
 
 
-def _read_numbers(text: bytes) -> tuple[float, int]:
-    """A value that a time stamp may follow, and how many numbers these are."""
+def _read_value(text: bytes) -> float:
+    """A value, which a time stamp may follow."""
     tokens = text.split(None, 2)
     values = [read_number(token) for token in tokens[:2]]
     if not values or len(tokens) != len(values):
         raise ValueError("no value, or more than a value and a time stamp")
-    return values[0], len(values)
+    return values[0]
 
 
 def _check_exemplar(line: bytes, structure: bytes, mark: int) -> None:
@@ -122,7 +118,7 @@ def _check_exemplar(line: bytes, structure: bytes, mark: int) -> None:
     if not start or not line[mark - 1 : mark].isspace():
         raise ValueError("text after the value")
     _, _, end = _read_labels(line, structure, start.end())
-    _read_numbers(line[end:])
+    _read_value(line[end:])
 
 
 def _text(line: bytes, start: int, end: int) -> str:

@@ -139,8 +139,9 @@ class Span:
         """
         if not self.judged or counter not in self.frames[-1].state.counters:
             return None
-        values = [f.state.counters.get(counter, 0.0) for f in self.frames]
-        return sum(max(0.0, b - a) for a, b in itertools.pairwise(values))
+        seen = [f.state.counters[counter] for f in self.frames if counter in f.state.counters]
+        born = 0.0 if counter in self.frames[0].state.counters else seen[0]
+        return born + sum(max(0.0, b - a) for a, b in itertools.pairwise(seen))
 
     def rate(self, counter: str) -> Interval:
         """Increase per second."""

@@ -10,7 +10,7 @@ import functools
 import logging
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.client import HTTPException
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
@@ -148,9 +148,8 @@ class Client:
             if response.status_code != _OK:
                 raise status_failure(place, response.status_code, self._target.bearer_token_file)
             self._exchange.phase = "for the rest of its answer"
-            chunks = response.raw.stream(_CHUNK_BYTES, decode_content=False)
             try:
-                body = decode(chunks, response.headers.get("Content-Encoding", ""), self._limit_bytes)
+                body = decode(self._chunks(response), response.headers.get("Content-Encoding", ""), self._limit_bytes)
             except TooLargeError:
                 raise self._exchange.too_large() from None
             except CorruptError as error:
@@ -158,6 +157,13 @@ class Client:
         if not body or body.isspace():
             raise ScrapeFailure("empty", f"{place} answered with an empty body: see whether that is the engine and its metrics are on")
         return body
+
+    def _chunks(self, response: requests.Response) -> Iterator[bytes]:
+        """The body as it is on the wire."""
+        try:
+            yield from response.raw.stream(_CHUNK_BYTES, decode_content=False)
+        except ValueError as error:  # a chunk of negative size
+            raise explain(error, self._exchange.place, answered=True) from None
 
 
 class _Session(requests.Session):

@@ -290,7 +290,16 @@ MALFORMED = [
     *("a{,} 1", 'a{,b="c"} 1', 'a{b="c",,} 1', 'a{b:c="d"} 1', 'a{9="d"} 1', 'a{="d"} 1', 'a{b="c",b="d"} 1', 'a{__name__="c"} 1'),
     *('{b="c"} 1', '{"a","b"} 1', '{"a} 1', '{""} 1', '"a" 1', '"a"{} 1', "a{}{} 1", r'a{b="\"} 1', "a{b='c'} 1", "a{b=“c”} 1", "\x0ba 1"),
     *("a 1 # {b} 1", 'a 1 # {b="c"}', 'a 1 # {b="c"} 1 2 3', 'a 1# {b="c"} 1', 'a # {b="c"} 1', 'a 1 # {b="c} 1'),
-    *("# TYPE a", "# TYPE a banana", "# TYPE a gauge gauge", "# TYPE 9 gauge", "# TYPE a-b gauge", '# TYPE "a gauge'),
+    *(
+        "# TYPE a",
+        "# TYPE a banana",
+        "# TYPE a gauge gauge",
+        "# TYPE 9 gauge",
+        "# TYPE a-b gauge",
+        "good{ 3",
+        "good{} 1_0",
+        '# TYPE "a gauge',
+    ),
 ]
 
 
@@ -333,25 +342,8 @@ def test_keeps_both_of_a_duplicate_series() -> None:
 
 # --- the memory
 
-PIECES = [
-    "a",
-    "a ",
-    "a  ",
-    " a",
-    "a{}",
-    'a{b="c"}',
-    'a{b="x y"}',
-    'a{b="x',
-    'a{b="c",d="\\\\"}',
-    "b",
-    "b\t",
-    '{"a"}',
-    "# TYPE a",
-    "# HELP a",
-    "#",
-    "",
-    "9",
-]
+HEADS = ["a", 'a{b="c"}', 'a{b="c",d="\\\\"}', "b", "b{}", "# TYPE a gauge\nb", "# HELP a x\nb"]
+PIECES = [*HEADS, "a ", "a  ", " a", 'a{b="x y"}', 'a{b="x', "b\t", '{"a"}', "# TYPE a", "#", "", "9"]
 ENDS = [
     "1",
     "1.5",
@@ -370,19 +362,19 @@ ENDS = [
     "1 \x0b",
     "1\x0b2",
     '7"}5',
-    "gauge",
-    "counter",
     "1\r",
     "\r",
     '1 # {e="f"} 1',
 ]
-LINES = st.builds("{}{}{}".format, st.sampled_from(PIECES), st.sampled_from(["", " "]), st.sampled_from(ENDS))
+USUAL = st.builds("{} {}".format, st.sampled_from(HEADS), st.sampled_from(["1", "1.5", "7", "NaN"]))
+ODD = st.builds("{}{}{}".format, st.sampled_from(PIECES), st.sampled_from(["", " "]), st.sampled_from(ENDS))
+LINES = st.one_of(USUAL, USUAL, USUAL, ODD)
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> list[bytes]:
     """Bodies of which each is the one before with a few edits: other numbers, lines and bytes, some added, dropped, moved or cut."""
-    lines = draw(st.lists(LINES, min_size=1, max_size=8))
+    lines = draw(st.lists(USUAL, min_size=1, max_size=8))
     found = ["\n".join(lines).encode()]
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(lines)))
@@ -408,6 +400,37 @@ def test_remembers_without_trace(scrapes: list[bytes], select: Callable[[str], s
     memo = Memo()
     for body in scrapes:
         assert parse(body, select, memo) == parse(body, select)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"a 1\n", b"a 1_0\n"),
+        (b"a 1\n", b"a \n"),
+        (b"a 1\nb 2", b"a 1\nb "),
+        (b"a 1\n", b"a 1 2\n"),
+        (b"a 1\t2\n", b"a 3\n"),
+        (b"a 1\n", b"5\n"),
+        (b"a 1\nb 2\n", b"5\nb 2\nx\n"),
+        (b"a 1\nb 2\n", b"b 2\na 1\n"),
+        (b"a 1\nb 2\n", b"a 1\n"),
+        (b"a 1\n", b"a 1\na 2\n"),
+        (b"a 1\n# EOF", b"a 1\n# EOF5"),
+        (b"a 1\n5", b"a 1\n5"),
+        (b"a 1\nx", b"a 1\nx 7"),
+        (b"# TYPE a gauge\na 1\n", b"# TYPE b gauge\na 1\n"),
+        (b'a{b="x y"}5\n', b'a{b="x 7\n'),
+        (b'a{b="x y"}5\n', b'a{b="x y"}5\na 1\n'),
+        (b"a 1\n", b"a 1"),
+        (b"a 1\n", b"a 1\r\n"),
+        (b"a{\n", b"a{ 1\n"),
+    ],
+)
+def test_sees_each_way_a_body_can_change(before: bytes, after: bytes) -> None:
+    """The edits that a comparison of lengths, prefixes or numbers alone would miss."""
+    memo = Memo()
+    for body in (before, before, after, before):
+        assert parse(body, keep, memo) == parse(body, keep)
 
 
 @settings(max_examples=60, deadline=None)

@@ -137,6 +137,39 @@ def test_effects_stand_below_their_cause_and_doubts_are_folded_away(page: Page, 
     expect(unjudged.locator(".missing")).to_contain_text("hbm_free_ratio")
 
 
+def test_the_worst_finding_stands_open_until_it_is_closed(page: Page, source: CountingSource) -> None:
+    """When another finding becomes the first root it opens by itself; after the reader has closed one, none does."""
+    see(page, source)
+    first = page.locator("#findings > ul > li").first.locator("> details")
+    calmer = source.shown["findings"][3]
+    source.shown["findings"].remove(calmer)
+    source.shown["findings"].insert(0, calmer)
+    look_again(page, source)
+    expect(first.get_by_role("heading", level=3)).to_have_text("A mamba state pool is the one that fills")
+    expect(first).to_have_attribute("open", "")
+    first.locator("summary").click()
+    source.shown["findings"].remove(calmer)
+    source.shown["findings"].append(calmer | {"rule": "another-rule"})
+    source.shown["findings"].insert(0, source.shown["findings"].pop(3))
+    look_again(page, source)
+    expect(first.get_by_role("heading", level=3)).to_have_text("The host tier cannot be seen")
+    expect(first).not_to_have_attribute("open", "")
+
+
+def test_evidence_is_written_as_people_say_it(page: Page, source: CountingSource) -> None:
+    """Shares are percentages, multiples are times, a condition has no limit to repeat."""
+    terms = [
+        ("share", 0.4, "<=", 0.5, "ratio"),
+        ("multiple", 367.3, ">=", 2, "ratio"),
+        ("state", 1, "==", 1, "condition"),
+        ("some", [3, None], ">", 1, "count"),
+    ]
+    source.shown["findings"][0]["evidence"] = [dict(zip(("signal", "value", "op", "limit", "unit"), term, strict=True)) for term in terms]
+    see(page, source)
+    rows = page.locator(".evidence").first.locator("tbody tr")
+    expect(rows).to_have_text(["share40 %≤ 50 %", "multiple367 ×≥ 2 ×", "stateyes", "some≥ 3> 1"])
+
+
 def test_an_effect_of_another_engine_is_no_effect_here(page: Page, source: CountingSource) -> None:
     """The same rule on another target does not nest under this one's root."""
     verdict = load("flagship")
@@ -187,10 +220,10 @@ def test_intervals_keep_both_ends(page: Page, source: CountingSource) -> None:
 
 
 def test_history_has_gaps_where_there_is_no_data(page: Page, source: CountingSource) -> None:
-    """A null in the history interrupts the line, and the chart says so to those who do not see it."""
+    """Nulls and a pause of the samples interrupt the line, and the chart says so to those who do not see it."""
     see(page, source)
     tiers = row(page, "chat-0 rank 0").locator(".chart").first
-    expect(tiers.locator("path.line.first")).to_have_count(2)
+    expect(tiers.locator("path.line.first")).to_have_count(3)
     expect(tiers.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"L1 used: now 99.%, lowest .*, highest 99.%, with gaps"))
     server = row(page, "kv-server rank 0")
     server.locator("summary").first.click()

@@ -112,6 +112,7 @@ def _one_answer_then_hang_up(connection: socket.socket, stop: threading.Event) -
         (once(response(BODY)[:-1]), "malformed", "broke off"),
         (once(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1c\r\nvllm:"), "malformed", "broke off"),
         (once(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"), "malformed", "broke off"),
+        (once(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nvllm:\r\n"), "malformed", "breaks the rules"),
         (once(response(b"x", *(f"H{i}: 1" for i in range(300)))), "malformed", "breaks the rules"),
         (once(b"SSH-2.0-OpenSSH_9.6\r\n"), "malformed", "does not answer in HTTP"),
         (once(response(gzip.compress(BODY)[:-9], "Content-Encoding: gzip")), "malformed", "cut short"),

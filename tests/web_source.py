@@ -36,8 +36,8 @@ def fleet(size: int) -> dict[str, Any]:
 
 
 def remember(verdict: Mapping[str, Any]) -> dict[str, Any]:
-    """Fifteen minutes for every engine of a verdict, rising to the values of now, with a gap of a minute."""
-    ages = [float(age) for age in range(WINDOW_SECONDS, -1, -STEP_SECONDS)]
+    """Fifteen minutes for every engine of a verdict, rising to the values of now: a minute without values, and one without samples."""
+    ages = [float(age) for age in range(WINDOW_SECONDS, -1, -STEP_SECONDS) if not 300 <= age < 360]
 
     def rise(now: float | None, calm: float) -> list[float | None]:
         if now is None:

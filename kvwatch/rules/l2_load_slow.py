@@ -15,7 +15,7 @@ RULE = Rule(
     when=(l2.present.is_(1), l2.slow_loads),
     title="Loading from the host tier (L2) is slower than it is worth",
     explanation=(
-        Say("Loading a token from L2 takes {l2_load_cost_ratio} of the time to compute it."),
+        Say("Loading a token from L2 takes {l2_load_cost} the time to compute it."),
         Say("{requests_fetching} requests ({fetching_share} of the queue) wait for KV from a lower tier."),
     ),
     remedy=(

@@ -17,7 +17,7 @@ RULE = Rule(
     when=(l2.write_starved,),
     title="What HBM evicts does not reach the host tier (L2)",
     explanation=(
-        Say("In the window L1 evicted {l1_evicted_ratio} of its capacity; {l2_write_share} of that was written to L2."),
+        Say("In the window L1 evicted {l1_evicted_share} of its capacity; {l2_write_share} of that was written to L2."),
         Say("The write policy is {write_policy}."),
         Say("{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and nothing was written."),
     ),

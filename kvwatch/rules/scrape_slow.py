@@ -12,8 +12,8 @@ RULE = Rule(
     severity="warning",
     hold=0,
     when=(trust.scrape_share > 0.5,),
-    title="Scraping takes {scrape_share} of the interval",
-    explanation=(Say("The last scrape took {scrape_share} of the interval."),),
+    title="Scraping takes {scrape_share} the interval",
+    explanation=(Say("The last scrape took {scrape_share} the interval."),),
     remedy=(
         Do("lengthen the interval", "kvwatch never scrapes twice at once, so slow answers already cost samples"),
         Do("give the engine's front end more CPU", "it serves requests with the same threads"),

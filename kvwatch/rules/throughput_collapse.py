@@ -15,9 +15,9 @@ RULE = Rule(
     severity="critical",
     hold=30,
     when=(scheduler.token_change < 0.4, scheduler.running_change >= 1.0, scheduler.crowded),
-    title="The engine makes {token_rate_change} of its calm token rate",
+    title="The engine makes {token_rate_change} its calm token rate",
     explanation=(
-        Say("{token_rate} in the window with {requests_running} requests running; that is {token_rate_change} of the calm rate."),
+        Say("{token_rate} in the window with {requests_running} requests running; that is {token_rate_change} the calm rate."),
         Say("{preemptions_in_window} preemptions in the window: steps go to recomputation."),
     ),
     remedy=(*CAP_DEMAND, *RAISE_L1),

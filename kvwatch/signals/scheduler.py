@@ -226,8 +226,8 @@ def _rejected(view: View) -> Interval:
     return UNKNOWN if grown is None else exactly(grown)
 
 
-running_change = Signal("running_change", "ratio", "running requests against calm time", _running_change)
-frozen = Signal("frozen_ratio", "ratio", "time without any change while requests run, against 60 s (SGLang 90 s)", _frozen)
+running_change = Signal("running_change", "times", "running requests against calm time", _running_change)
+frozen = Signal("frozen_use", "times", "time without any change while requests run, against 60 s (SGLang 90 s)", _frozen)
 stale_loads = Signal("loads_stale_seconds", "seconds", "age of the scheduler's own load report in two scrapes while requests run", _stale_loads)
 block_fill = Signal("block_fill_ratio", "ratio", "tokens stored per token of the blocks in use", _block_fill, bounded=True)
 running = Signal("requests_running", "requests", "requests in the batch", _running, kept=True)
@@ -237,7 +237,7 @@ deferred_share = Signal("deferred_share", "ratio", "share of the waiting request
 step_fill = Signal("step_fill_ratio", "ratio", "tokens of a step against its budget", _step_fill)
 demand = Signal("demand_requests", "requests", "running and waiting together", _demand)
 token_rate = Signal("token_rate", "tokens/s", "tokens generated per second in the window", _token_rate, kept=True)
-token_change = Signal("token_rate_change", "ratio", "tokens per second of the last 15 s against calm time", _token_change, bounded=True)
+token_change = Signal("token_rate_change", "times", "tokens per second of the last 15 s against calm time", _token_change, bounded=True)
 tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was made", _tokenless, kept=True, bounded=True)
 preemption_rate = Signal("preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True)
 preemptions = Signal("preemptions_in_window", "count", "requests preempted or retracted in the window", _preemptions)
@@ -251,8 +251,8 @@ ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that 
 hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
 foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign, bounded=True)
 kv_growth = Signal("kv_growth_tokens", "tokens", "tokens that half of the free GPU memory would add to the pool", _kv_growth)
-ceiling_share = Signal("ceiling_demand_ratio", "ratio", "sequences the pool in HBM holds against running and waiting ones", _shed_ratio)
-sequence_change = Signal("sequence_change", "ratio", "tokens one running sequence holds against calm time", _sequence_change)
+ceiling_share = Signal("ceiling_per_demand", "times", "sequences the pool in HBM holds against running and waiting ones", _shed_ratio)
+sequence_change = Signal("sequence_change", "times", "tokens one running sequence holds against calm time", _sequence_change)
 rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
 
 heavy_preemption = Condition(

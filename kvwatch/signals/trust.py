@@ -37,8 +37,8 @@ def _implausible(view: View) -> Interval:
 
 failures = TargetSignal("scrape_failures_in_row", "count", "scrapes in a row that failed", _failures)
 answered = TargetSignal("target_answered", "condition", "the target has answered before", _answered)
-unanswered = TargetSignal("startup_grace_used_ratio", "ratio", "time without any answer against the startup grace", _unanswered)
-scrape_share = TargetSignal("scrape_share", "ratio", "time the last scrape took against the interval", _scrape_share)
+unanswered = TargetSignal("startup_grace_use", "times", "time without any answer against the startup grace", _unanswered)
+scrape_share = TargetSignal("scrape_share", "times", "time the last scrape took against the interval", _scrape_share)
 missing_series = TargetSignal("missing_series", "count", "series that should be there and are not", _missing)
 implausible = Signal("implausible_values", "count", "reported values no engine can mean", _implausible)
 

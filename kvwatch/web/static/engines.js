@@ -80,11 +80,16 @@ function queue(engine) {
   return [show(running), hidden(" running,"), " / ", show(waiting), hidden(" waiting")];
 }
 
-/** A tier in a row: its fullest pool. */
+/** Of several pools of a tier the fullest is the one that binds. */
+function fullest(engine, which) {
+  const pools = engine.pools.filter((pool) => pool.tier === which);
+  return pools.toSorted((a, b) => bounds(fullness(b))[0] - bounds(fullness(a))[0])[0];
+}
+
 function tier(engine, which) {
-  const pools = (engine.pools ?? []).filter((pool) => pool.tier === which);
-  const fullest = pools.toSorted((a, b) => bounds(fullness(b))[0] - bounds(fullness(a))[0])[0];
-  return h("span", { class: which }, h("i", { class: "tag" }, which.toUpperCase()), fullest ? meter(fullest, pools.length > 1) : h("span", { class: "dim" }, `no ${which.toUpperCase()}`));
+  const pool = fullest(engine, which);
+  const several = engine.pools.filter((other) => other.tier === which).length > 1;
+  return h("span", { class: which }, h("i", { class: "tag" }, which.toUpperCase()), pool ? meter(pool, several) : h("span", { class: "dim" }, `no ${which.toUpperCase()}`));
 }
 
 function inside({ engine, failing }, history, series) {
@@ -103,12 +108,13 @@ function figures(engine) {
   const { requests = {}, ttft, capacity, prefix_cache: prefix } = engine;
   const [low, high] = [bounds(requests.running), bounds(requests.waiting)];
   const demand = isKnown(requests.running) || isKnown(requests.waiting) ? [low[0] + high[0], Number.isFinite(low[1] + high[1]) ? low[1] + high[1] : null] : null;
-  const excess = low[0] + high[0] - bounds(capacity?.concurrency_ceiling)[1];
+  const ceiling = isKnown(capacity?.concurrency_ceiling) ? bounds(capacity.concurrency_ceiling).map((end) => (Number.isFinite(end) ? Math.floor(end) : null)) : null;
+  const excess = low[0] + high[0] - bounds(ceiling)[1];
   const why = [["waiting_capacity", "for capacity"], ["waiting_deferred", "deferred"]].filter(([key]) => bounds(requests[key])[0] > 0).map(([key, word]) => `${show(requests[key])} ${word}`);
   const list = [
     ["Running", show(requests.running)],
     ["Waiting", show(requests.waiting), why.join(", ")],
-    ["Demand / ceiling", isKnown(demand) || isKnown(capacity?.concurrency_ceiling) ? `${show(demand)} / ${show(capacity?.concurrency_ceiling)}` : "unknown", excess > 0 ? `${show(Math.ceil(excess))} more than fit` : "requests at once"],
+    ["Demand / ceiling", isKnown(demand) || isKnown(ceiling) ? `${show(demand)} / ${show(ceiling)}` : "unknown", excess > 0 ? `${show(excess)} more than fit` : "requests at once"],
     ["TTFT p50", show(ttft?.p50, "seconds")],
     ["TTFT p99", show(ttft?.p99, "seconds"), isKnown(ttft?.baseline_p99) ? `calm ${show(ttft.baseline_p99, "seconds")}` : "no calm baseline yet"],
     ["Preemptions", show(engine.preemptions_per_second, "per second")],
@@ -121,20 +127,21 @@ function figures(engine) {
   return h("dl", { class: "figures" }, told.map(([term, value, remark]) => h("div", null, h("dt", null, term), h("dd", null, h("b", { class: value === "unknown" ? "dim" : null }, value), remark ? h("small", null, remark) : null))));
 }
 
-function charts(engine, { age_seconds: ages, series }, span) {
-  const at = { ages, span };
-  const hasL2 = engine.pools.some(({ tier: which }) => which === "l2");
+function charts(engine, { age_seconds: ages, series }, window) {
+  const at = { ages, window };
+  const { requests, ttft } = engine;
+  const [l1, l2] = ["l1", "l2"].map((which) => fullest(engine, which));
   return h("div", { class: "charts" },
     chart({ ...at, title: "Tiers", unit: "ratio", top: 1, lines: [
-      { label: "L1 used", look: "first", values: series.l1_used_ratio },
-      ...(hasL2 ? [{ label: "L2 filled", look: "second", values: series.l2_resident_ratio_max, low: series.l2_resident_ratio_min }] : []),
+      ...(l1 ? [{ label: "L1 used", look: "first", now: l1.used_ratio, values: series.l1_used_ratio }] : []),
+      ...(l2 ? [{ label: "L2 filled", look: "second", now: l2.resident_ratio, values: series.l2_resident_ratio_max, low: series.l2_resident_ratio_min }] : []),
     ] }),
     chart({ ...at, title: "Requests", unit: "count", lines: [
-      { label: "waiting", look: "first", values: series.requests_waiting },
-      { label: "running", look: "second", values: series.requests_running },
+      { label: "waiting", look: "first", now: requests?.waiting, values: series.requests_waiting },
+      { label: "running", look: "second", now: requests?.running, values: series.requests_running },
     ] }),
-    chart({ ...at, title: "Time to first token, p99", unit: "seconds", lines: [{ label: "TTFT p99", look: "first", values: series.ttft_p99 }],
-      level: isKnown(engine.ttft?.baseline_p99) ? { value: bounds(engine.ttft.baseline_p99)[0], label: `calm ${show(engine.ttft.baseline_p99, "seconds")}` } : null }),
-    chart({ ...at, title: "Generated tokens", unit: "tokens/s", lines: [{ label: "generated", look: "first", values: series.token_rate }] }));
+    chart({ ...at, title: "Time to first token, p99", unit: "seconds", lines: [{ label: "TTFT p99", look: "first", now: ttft?.p99, values: series.ttft_p99 }],
+      level: isKnown(ttft?.baseline_p99) ? { value: bounds(ttft.baseline_p99)[0], label: `calm ${show(ttft.baseline_p99, "seconds")}` } : null }),
+    chart({ ...at, title: "Generated tokens", unit: "tokens/s", lines: [{ label: "generated", look: "first", now: engine.generation_tokens_per_second, values: series.token_rate }] }));
 }
 

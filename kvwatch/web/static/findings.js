@@ -1,7 +1,7 @@
 // Findings as a tree: a root with its effects below it, what to do first, then why and on what evidence.
 
 import { h } from "./dom.js";
-import { isKnown, operator, show } from "./format.js";
+import { operator, show } from "./format.js";
 
 const subjectOf = ({ target, engine, model, rank }) => JSON.stringify([target, engine ?? null, model ?? null, rank ?? null]);
 export const ownerKey = subjectOf;
@@ -43,7 +43,7 @@ function tree(findings) {
 export function findingList(findings, parts) {
   const unknown = findings.filter((finding) => finding.status === "unknown");
   const roots = tree(findings.filter((finding) => finding.status !== "unknown"));
-  if (roots.length) parts.openFirst(findingKey(roots[0].finding));
+  if (roots.length) parts.lead(findingKey(roots[0].finding));
   return [
     roots.length ? h("ul", { class: "findings", key: "known" }, roots.map((node) => branch(node, parts))) : null,
     unknown.length
@@ -96,8 +96,11 @@ function body(finding) {
 function evidence(terms) {
   return h("table", { class: "evidence" },
     h("thead", { class: "hidden" }, h("tr", null, ["signal", "value", "condition"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", null, terms.map((term) => h("tr", null,
-      h("th", { scope: "row" }, h("code", null, term.signal)),
-      h("td", null, h("b", null, isKnown(term.value) ? show(term.value, term.unit) : "unknown")),
-      h("td", { class: "dim" }, `${operator(term.op)} ${show(term.limit, term.unit)}`)))));
+    h("tbody", null, terms.map(({ signal, value, op, limit, unit }) => {
+      const written = unit === "ratio" && limit > 1 ? "times" : unit; // "367 x the calm value" says more than 36,700 %
+      return h("tr", null,
+        h("th", { scope: "row" }, h("code", null, signal)),
+        h("td", null, h("b", null, show(value, written))),
+        h("td", { class: "dim" }, unit === "condition" ? "" : `${operator(op)} ${show(limit, written)}`));
+    })));
 }

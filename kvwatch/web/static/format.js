@@ -54,6 +54,7 @@ const UNITS = {
   slots: (value) => [plain(value), "slots"],
   "per second": (value) => [plain(value), "/s"],
   "tokens/s": (value) => [plain(value), "tokens/s"],
+  times: (value) => [plain(value), "×"],
   condition: (value) => [value ? "yes" : "no", ""],
   short: (value) => [scaled(value, 1000, ["", "k", "M", "G", "T"]).join(""), ""],
 };

@@ -7,13 +7,13 @@ import { clock } from "./format.js";
 import { gpuList, targetList } from "./hosts.js";
 
 const EVERY = 3000; // ms between two looks
-const HISTORY_EVERY = 15000; // ms between two looks at the history
+const HISTORY_EVERY = (engines) => (engines > 20 ? 15000 : 5000); // ms between two looks at the history
 const SLOWEST = 24000; // ms, the longest pause while the daemon does not answer
 const PATIENCE = 10000; // ms until an answer counts as lost
 const FILTER_FROM = 6; // engines that make a filter worth its room
 const OPEN_ALL = 2; // engines that are few enough to be shown open
 
-const state = { verdict: null, history: null, historyAt: -Infinity, lostSince: null, why: "", failures: 0, filter: "", order: null, opened: new Map(), firstOpened: false };
+const state = { verdict: null, history: null, historyAt: -Infinity, lostSince: null, why: "", failures: 0, filter: "", order: null, opened: new Map(), led: null, leading: true };
 const element = (id) => document.getElementById(id);
 
 /** What is folded open, by key; the reader's choice outlives every refresh. */
@@ -22,13 +22,15 @@ const parts = {
   fold: (key) => ({ open: parts.isOpen(key), ontoggle: ({ currentTarget }) => parts.open(key, currentTarget.open) }),
   open: (key, open = true) => {
     if (parts.isOpen(key) === open) return;
+    if (key === state.led) state.leading = false;
     state.opened.set(key, open);
     render();
   },
-  /** The worst finding stands open from the start; later ones wait to be opened, so that nothing jumps. */
-  openFirst: (key) => {
-    if (!state.firstOpened) state.opened.set(key, true);
-    state.firstOpened = true;
+  /** The worst finding stands open, also when another takes its place, until the reader closes it. */
+  lead: (key) => {
+    if (!state.leading || key === state.led) return;
+    state.led = key;
+    state.opened.set(key, true);
   },
 };
 
@@ -41,7 +43,7 @@ async function ask(path) {
 async function refresh() {
   try {
     state.verdict = await ask("diagnose");
-    if (performance.now() - state.historyAt >= HISTORY_EVERY) {
+    if (performance.now() - state.historyAt >= HISTORY_EVERY(state.verdict.engines.length)) {
       state.history = await ask("history");
       state.historyAt = performance.now();
     }
