@@ -19,9 +19,17 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-DATA = Path(__file__).parents[1] / "data"
-BODY = max((DATA / "vllm").glob("*.prom"), key=lambda path: path.stat().st_size).read_bytes()
-NVML = DATA / "nvml"  # holds the stand-in for pynvml
+REPOSITORY = Path(__file__).parents[2]
+BODY = max((REPOSITORY / "tests/data/vllm").glob("*.prom"), key=lambda path: path.stat().st_size).read_bytes()
+CARDS = """
+import pynvml
+from tests.stubs.nvml import Card, FakeNvml
+cards = FakeNvml(*(Card(f"GPU-{index}", memory=(80 << 30, 70 << 30, 9 << 30, 1 << 30)) for index in range(8)))
+for name in dir(cards):
+    if name.startswith("nvml"):
+        setattr(pynvml, name, getattr(cards, name))
+"""
+"""A ``sitecustomize`` that loads the real NVML binding and lets eight cards answer its calls, as a host without a GPU has none."""
 INTERVAL_SECONDS = 5
 WATCHED_SECONDS = 40
 START_LIMIT_SECONDS = 30
@@ -65,7 +73,8 @@ def sidecar(target_port: int) -> Iterator[tuple[int, int]]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "kvwatch.yaml")
         config.write_text(f"interval: {INTERVAL_SECONDS}s\ntargets:\n  - url: http://127.0.0.1:{target_port}/metrics\n", encoding="utf-8")
-        search = os.pathsep.join([str(NVML), *filter(None, [os.environ.get("PYTHONPATH")])])
+        Path(folder, "sitecustomize.py").write_text(CARDS, encoding="utf-8")
+        search = os.pathsep.join([folder, str(REPOSITORY)])
         command = [sys.executable, "-m", "kvwatch", "serve", "--config", str(config), "--listen", f"127.0.0.1:{port}"]
         with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": search}, stderr=subprocess.DEVNULL) as process:
             try:
