@@ -43,17 +43,19 @@ async function ask(path) {
 async function refresh() {
   try {
     state.verdict = await ask("diagnose");
-    if (performance.now() - state.historyAt >= HISTORY_EVERY(state.verdict.engines.length)) {
-      state.history = await ask("history");
-      state.historyAt = performance.now();
-    }
     Object.assign(state, { failures: 0, lostSince: null, seen: new Date() });
+    render(); // the verdict does not wait for the history
+    if (performance.now() - state.historyAt >= HISTORY_EVERY(state.verdict.engines.length)) {
+      state.history = await ask("history").catch(() => state.history); // lines are no reason to call the daemon lost
+      state.historyAt = performance.now();
+      render();
+    }
   } catch (error) {
     state.failures += 1;
     state.lostSince ??= new Date();
     state.why = error.message.startsWith("HTTP") ? `the daemon answers ${error.message}` : "the daemon does not answer";
+    render();
   }
-  render();
 }
 
 let timer = null;
