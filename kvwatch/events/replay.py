@@ -1,0 +1,150 @@
+"""KV events of a recording, fed into ledgers up to a moment: the same files, the same answer.
+
+Beside ``metrics.jsonl.gz`` lie ``events.PORT.raw.jsonl.gz``, one per data-parallel rank with lines ``{"t", "frames"}``, and what the replay
+sockets answered at the end, ``replay.PORT.raw.jsonl.gz`` or, of the first rank, ``replay.raw.jsonl.gz``: lists of frames, all in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvwatch.events.decode import END, GarbledBatch, decode, parse
+from kvwatch.events.ledger import LedgerView
+from kvwatch.events.track import Track
+
+Frames = list[bytes]
+
+
+@dataclass(slots=True)
+class RecordedRank:
+    """The events of one rank of a recording, consumed in the order of time.
+
+    ``lines`` are the messages as they came, with Unix seconds; ``spare`` what the replay has, by number.
+    """
+
+    lines: Iterator[tuple[float, Frames]]
+    spare: dict[int, Frames] = field(default_factory=dict)
+    track: Track = field(default_factory=Track)
+    _next: tuple[float, Frames] | None = None
+
+    def view(self, at: float) -> LedgerView:
+        """What a subscriber would have known at ``at`` Unix seconds, which must not decrease from call to call."""
+        while (line := next(self.lines, None) if self._next is None else self._next) is not None:
+            self._next = line
+            if line[0] > at:
+                break
+            self._take(*line)
+            self._next = None
+        return self.track.view(at)
+
+    def _take(self, at: float, frames: Frames) -> None:
+        """Apply one live message; what is missing before it is taken from the replay or, where that has it not, given up."""
+        self.track.live(frames, at)
+        while self.track.sequence.gap:
+            missing = self.spare.pop(self.track.sequence.next, None)
+            if missing is not None and _between(self.track.ts, missing, frames):
+                self.track.replayed(missing, at)
+            else:
+                self.track.give_up(at)
+
+
+def open_recording(folder: Path) -> dict[str, RecordedRank]:
+    """The recorded publishers by rank ("0", "1", in the order of their ports); empty when there are none.
+
+    A recording that has a publisher's first message knows that its cache was empty before. Raises OSError for a file that cannot be
+    opened; one that breaks off is read up to there.
+    """
+    events = sorted(folder.glob("events.*.raw.jsonl.gz"), key=_port)
+    replays = sorted(folder.glob("replay.*.raw.jsonl.gz"), key=_port) or [folder / "replay.raw.jsonl.gz"]
+    ranks = {}
+    for rank, file in enumerate(events):
+        answers = dict(_answers(replays[rank])) if rank < len(replays) and replays[rank].exists() else {}
+        ended = answers.pop(END, None) is not None
+        lines = _from_the_start(_live(file), answers)
+        first = next(lines, None)
+        recorded = RecordedRank(lines, answers, _next=first)
+        recorded.track.sequence.confirmed = ended if first is None else _number(first[1]) == 0
+        ranks[str(rank)] = recorded
+    return ranks
+
+
+def _port(file: Path) -> tuple[int, str]:
+    port = file.name.split(".")[1]
+    return int(port) if port.isdecimal() else 0, file.name
+
+
+def _from_the_start(live: Iterator[tuple[float, Frames]], spare: dict[int, Frames]) -> Iterator[tuple[float, Frames]]:
+    """The live messages behind those that were sent before the recording began, at the time the engine made them."""
+    first = next(live, None)
+    number = None if first is None else _number(first[1])
+    for earlier in sorted(spare):
+        if first is not None and (number is None or earlier >= number or not _between(None, spare[earlier], first[1])):
+            break
+        made = _made(spare[earlier])
+        if made is not None:
+            yield made, spare.pop(earlier)
+    if first is not None:
+        yield first
+        yield from live
+
+
+def _live(file: Path) -> Iterator[tuple[float, Frames]]:
+    for line in _lines(file):
+        if isinstance(line, dict) and isinstance(line.get("t"), int | float):
+            frames = _frames(line.get("frames"))
+            if frames:
+                yield float(line["t"]), frames
+
+
+def _answers(file: Path) -> Iterator[tuple[int, Frames]]:
+    for line in _lines(file):
+        frames = _frames(line)
+        number = _number(frames)
+        if number is not None:
+            yield number, frames
+
+
+def _lines(file: Path) -> Iterator[object]:
+    try:
+        with gzip.open(file, "rb") as lines:
+            for line in lines:
+                yield json.loads(line)
+    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError):
+        return
+
+
+def _frames(coded: object) -> Frames:
+    """The frames of one line; none where it is no list of base64 strings."""
+    if not isinstance(coded, list):
+        return []
+    try:
+        return [base64.b64decode(frame, validate=True) for frame in coded]
+    except (TypeError, ValueError):
+        return []
+
+
+def _number(frames: Iterable[bytes]) -> int | None:
+    try:
+        return parse(list(frames)).number
+    except GarbledBatch:
+        return None
+
+
+def _made(frames: Frames) -> float | None:
+    """When the engine made a message, by its own clock."""
+    try:
+        return decode(parse(frames).payload).ts
+    except GarbledBatch:
+        return None
+
+
+def _between(after: float | None, frames: Frames, before: Frames) -> bool:
+    """Whether a replayed message is of the same run as its neighbours: numbers begin at 0 again with every start of the engine."""
+    made, latest = _made(frames), _made(before)
+    return made is not None and latest is not None and (0.0 if after is None else after) <= made <= latest
