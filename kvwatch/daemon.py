@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics_text
 from prometheus_client.registry import Collector
 
@@ -97,8 +97,8 @@ class Daemon:
     def metrics(self, *, openmetrics: bool) -> tuple[bytes, str]:
         """The exposition and its content type."""
         if openmetrics:
-            return openmetrics_text.generate_latest(self._registry), openmetrics_text.CONTENT_TYPE_LATEST
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+            return openmetrics_text.generate_latest(self._registry), openmetrics_text.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def history(self) -> Mapping[str, object]:
         """The last fifteen minutes of every owner, for the page."""

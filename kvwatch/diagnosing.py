@@ -75,10 +75,9 @@ def from_urls(config: Config, interval: float | None, seconds: float | None, pri
     step = interval or LIVE_INTERVAL
     span = LIVE_SECONDS if seconds is None else seconds
     rules = active(config.thresholds)
-    timeout = min(config.timeout, step) if span else config.timeout
     store = Store(targets, watch_of(config, step), rules, GpuMapper(clock=time.monotonic))
     watcher = GpuWatcher(timeout=GPU_TIMEOUT, clock=time.monotonic) if config.nvml else None
-    scrapers = [Scraper(t, Client(t, limit_bytes=config.limit_bytes), timeout) for t in targets]
+    scrapers = [Scraper(t, Client(t, limit_bytes=config.limit_bytes), config.timeout) for t in targets]
     if watcher is not None:
         store.set_gpus(watcher.read(time.monotonic()))
     poller = Poller(store)

@@ -10,6 +10,8 @@ from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
 
+WRITTEN = ("l2_written_tokens", "l2_written_bytes", "l2_written_objects")
+READ = ("l2_read_tokens", "l2_read_bytes", "l2_read_objects")
 LONG_SECONDS = 300.0
 """A cache that was written this long and not read once serves nobody."""
 
@@ -50,12 +52,12 @@ def _in_tokens(pool: Pool, state: EngineState) -> Interval:
 
 
 def _written(view: View) -> Interval:
-    grown = view.l2_increase("l2_written_tokens", "l2_written_bytes", "l2_stores_done")
+    grown = view.l2_increase(*WRITTEN, "l2_stores_done")
     return UNKNOWN if grown is None else exactly(grown)
 
 
 def _read(view: View) -> Interval:
-    grown = view.l2_increase("l2_read_tokens", "l2_read_bytes", "l2_hit_tokens")
+    grown = view.l2_increase(*READ, "l2_hit_tokens")
     return UNKNOWN if grown is None else exactly(grown)
 
 
@@ -98,11 +100,11 @@ def _lately(view: View, *counters: str) -> Interval:
 
 
 def _written_lately(view: View) -> Interval:
-    return _lately(view, "l2_written_tokens", "l2_written_bytes", "l2_stores_done")
+    return _lately(view, *WRITTEN, "l2_stores_done")
 
 
 def _read_lately(view: View) -> Interval:
-    return _lately(view, "l2_read_tokens", "l2_read_bytes")
+    return _lately(view, *READ)
 
 
 def _repeats_lately(view: View) -> Interval:
@@ -118,7 +120,7 @@ def _turnover(view: View) -> Interval:
     if evicted is not None:
         return exactly(evicted) / pool.capacity if pool is not None and pool.capacity.lo > 0 else UNKNOWN
     span = view.l2_track().span(LONG_SECONDS)
-    for name in ("l2_written_tokens", "l2_written_bytes"):
+    for name in WRITTEN:
         if span.judged and name in span.frames[-1].state.counters:
             counts = [f.state.counters.get(name, 0.0) for f in span.frames]
             return TRUE if all(b > a for a, b in zip(counts, counts[1:], strict=False)) else ZERO

@@ -24,7 +24,8 @@ def _unanswered(view: TargetView) -> Interval:
 
 
 def _scrape_share(view: TargetView) -> Interval:
-    return exactly(view.last.duration / view.watch.interval)
+    """Of a target that never answered nothing is known: it is starting, not slow."""
+    return exactly(view.last.duration / view.watch.interval) if view.answered else UNKNOWN
 
 
 def _missing(view: TargetView) -> Interval:
