@@ -14,7 +14,7 @@ from kvwatch.config import Config
 from kvwatch.gpu import GpuMapper, GpuWatcher
 from kvwatch.model import Outcome, Target
 from kvwatch.poller import Poller, Scraper
-from kvwatch.recording import UnreadableError, expositions, is_recording, recording, spacing
+from kvwatch.recording import RECORDING, UnreadableError, expositions, is_recording, recording, spacing
 from kvwatch.report import Verdict, to_json, verdict
 from kvwatch.rules import active
 from kvwatch.rules.kinds import ActiveRule
@@ -50,7 +50,7 @@ def from_files(paths: Sequence[Path], config: Config, interval: float | None, pr
     if len(paths) > 1 and any(is_recording(p) for p in paths):
         raise UnreadableError("several sources with a recording among them: name one recording, or expositions in time order")
     first = paths[0]
-    settings = config.targets[0] if config.targets else Target(name=first.resolve().name if first.is_dir() else first.name, url=str(first))
+    settings = config.targets[0] if config.targets else Target(name=_name(first), url=str(first))
     target = replace(settings, url=str(first)) if not config.targets else settings
     if is_recording(first):
         step = interval or spacing(first)
@@ -61,6 +61,12 @@ def from_files(paths: Sequence[Path], config: Config, interval: float | None, pr
     rules = active(config.thresholds)
     store = Store([target], watch_of(config, step), rules)
     return _print(_verdicts(store, rules, outcomes), printing)
+
+
+def _name(path: Path) -> str:
+    """A recording is known by its folder, a single exposition by its file."""
+    whole = path.resolve()
+    return whole.parent.name if path.name == RECORDING else whole.name
 
 
 def _verdicts(store: Store, rules: Sequence[ActiveRule], outcomes: Iterable[Outcome]) -> Iterator[Verdict]:

@@ -48,7 +48,7 @@ def read_type(line: bytes) -> tuple[str, str] | None:
     found = _FAMILY.fullmatch(structure, keyword.end())
     if not found or found[3] not in TYPES:
         raise ValueError("no family and type")
-    return _text(line, *found.span(1 if found[1] else 2)), found[3].decode()
+    return _text(line[slice(*found.span(1 if found[1] else 2))]), found[3].decode()
 
 
 def read_sample(line: bytes) -> SampleLine:
@@ -86,17 +86,20 @@ def _read_labels(line: bytes, structure: bytes, start: int) -> tuple[str | None,
     name: str | None = None
     labels: dict[str, str] = {}
     while label := _LABEL.match(structure, start):
+        quoted, plain, text, end = label.groups()
+        if structure is not line:
+            quoted, text = (part and line[slice(*label.span(group))] for group, part in ((1, quoted), (3, text)))
         start = label.end()
-        key = _text(line, *label.span(1 if label[1] else 2))
-        if label[3] is not None:
+        key = sys.intern(_text(quoted or plain))
+        if text is not None:
             if key in labels or key == "__name__":
                 raise ValueError("a label twice, or the reserved one")
-            labels[sys.intern(key)] = _text(line, *label.span(3))
-        elif label[1] and name is None:
+            labels[key] = _text(text)
+        elif quoted and name is None:
             name = key
         else:
             raise ValueError("a label without value, or two names")
-        if label[4] == b"}":
+        if end == b"}":
             return name, labels, start
     if not (close := _CLOSE.match(structure, start)):
         raise ValueError("labels without end")
@@ -121,9 +124,9 @@ def _check_exemplar(line: bytes, structure: bytes, mark: int) -> None:
     _read_value(line[end:])
 
 
-def _text(line: bytes, start: int, end: int) -> str:
+def _text(written: bytes) -> str:
     """Those bytes as text, escapes undone once."""
-    text = line[start:end].decode()
+    text = written.decode()
     if "\\" not in text:
         return text
     return "\\".join(part.replace(r"\"", '"').replace(r"\n", "\n") for part in text.split(r"\\"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from kvwatch.model import Finding, Pool
+from kvwatch.model import Evidence, Finding, Pool
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict, notes_of, state_of
 from kvwatch.signals import HELP
 from kvwatch.store import OwnerSnapshot
-from kvwatch.wording import duration, show
+from kvwatch.wording import duration, number, show
 
 BAR = 40
 USED, EVICTABLE, AVAILABLE, HELD, UNSURE = "█", "▒", "·", "▚", "?"
@@ -109,11 +109,17 @@ def _finding(f: Finding) -> list[str]:
         return [lines[0], f"{lines[1]}  (caused by {f.caused_by})"]
     if f.explanation:
         lines.append(f"{indent}  Why: {f.explanation}")
-    lines += [f"{indent}  Seen: {e.signal} = {show(e.value, e.unit)} ({e.op} {show(Interval(e.limit, e.limit), e.unit)})" for e in f.evidence
-              if e.unit != "condition"]  # fmt: skip
+    lines += [f"{indent}  Seen: {_seen(e)}" for e in f.evidence]
     lines += [f"{indent}  Do {i}: {a.do} ({a.because})" for i, a in enumerate(f.remedy, 1)]
     lines.append(f"{indent}  More: kvwatch explain {f.rule}")
     return lines
+
+
+def _seen(e: Evidence) -> str:
+    """One comparison, or in words what a condition means."""
+    if e.unit == "condition":
+        return f"{HELP[e.signal]}{'' if e.limit else ': no'}"
+    return f"{e.signal} = {show(e.value, e.unit)} ({e.op} {number(e.limit, e.unit)})"
 
 
 def _targets(said: Verdict) -> list[str]:

@@ -28,6 +28,8 @@ def number(value: float, unit: str) -> str:
         return f"{value:.2g}/s"
     if unit == "tokens/s":
         return f"{value:.0f} tokens/s" if value >= 10 else f"{value:.2g} tokens/s"  # noqa: PLR2004
+    if unit == "requests":
+        return f"{math.floor(value):,}"
     return f"{value:,.0f}" if value == round(value) or value >= PERCENT else f"{value:.3g}"
 
 

@@ -97,7 +97,7 @@ def test_reads_recordings_as_prometheus_client_does(path: Path) -> None:
 def test_reads_all_captures_as_prometheus_client_does(path: Path) -> None:
     """The same for whole recordings, a sample of their bodies compared."""
     bodies = recorded(path)
-    check_recording(bodies, step=max(1, len(bodies) // 5))
+    check_recording(bodies, step=max(1, len(bodies) // 3))
 
 
 def test_keeps_what_is_selected_under_its_canonical_name() -> None:

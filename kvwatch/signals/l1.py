@@ -153,9 +153,8 @@ def _budget_bound(view: View) -> Interval:
     if waiting is None or _other_wait(view):
         return MAYBE
     window = view.window().frames
-    runs = [f.state.running.exact for f in window]
-    known = [r for r in runs if r is not None]
-    if len(known) < len(runs) or len(known) < 2:  # noqa: PLR2004
+    known = [r for f in window if (r := f.state.running.exact) is not None]
+    if state.running.exact is None or len(known) < 2:
         return MAYBE
     now, earlier, most = known[-1], known[:-1], max(known)
     cap = view.gauge("running_cap").exact

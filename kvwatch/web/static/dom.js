@@ -52,7 +52,7 @@ function place(parent, child, at, kept) {
   if (!before || before.tag !== child.tag || before.key !== child.key) {
     node = document.createElementNS(child.tag === "svg" ? SVG : parent.namespaceURI, child.tag);
     update(node, child, {});
-  } else {
+  } else if (before !== child) {
     update(node, child, before.props);
   }
   return node;

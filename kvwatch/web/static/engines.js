@@ -46,13 +46,24 @@ export function engineList(rows, history, parts) {
   const shown = parts.isOpen("all engines") ? rows : rows.slice(0, Math.max(troubled, CALM_ROWS));
   return [
     h("div", { class: "row columns", key: "columns", "aria-hidden": "true" }, ["", "Engine", "State", "Run / wait", "L1 used", "L2 filled", "TTFT p99"].map((text) => h("span", null, text))),
-    h("ul", { class: "rows", key: "rows" }, shown.map((row) => h("li", { key: row.key },
-      h("details", { class: `engine ${row.level}`, ...parts.fold(row.key) }, summary(row), parts.isOpen(row.key) ? inside(row, history, past.get(row.key)) : null)))),
+    h("ul", { class: "rows", key: "rows" }, shown.map((row) => item(row, history, past, parts))),
     rows.length ? null : h("p", { key: "none", class: "dim" }, "No engine matches the filter."),
     shown.length < rows.length
       ? h("button", { key: "more", type: "button", onclick: () => parts.open("all engines") }, `Show ${rows.length - shown.length} more without trouble`)
       : null,
   ];
+}
+
+const items = new WeakMap(); // engine -> how it was drawn, so that a filter or a fold costs only the rows it changes
+
+function item(row, history, past, parts) {
+  const open = parts.isOpen(row.key);
+  const before = items.get(row.engine);
+  if (before && before.open === open && (!open || before.history === history)) return before.node;
+  const node = h("li", { key: row.key },
+    h("details", { class: `engine ${row.level}`, ...parts.fold(row.key) }, summary(row), open ? inside(row, history, past.get(row.key)) : null));
+  items.set(row.engine, { open, history, node });
+  return node;
 }
 
 const hidden = (text) => h("span", { class: "hidden" }, text);

@@ -53,7 +53,7 @@ async function refresh() {
   } catch (error) {
     state.failures += 1;
     state.lostSince ??= new Date();
-    state.why = error.message.startsWith("HTTP") ? `the daemon answers ${error.message}` : "the daemon does not answer";
+    state.why = error.message.startsWith("HTTP") ? ` (${error.message})` : "";
     render();
   }
 }
@@ -113,7 +113,7 @@ function nobody() {
 function connection() {
   const lost = state.lostSince !== null;
   const text = lost
-    ? `Connection lost since ${clock(state.lostSince)}: ${state.why}. ${state.verdict ? "What you see is the last known state." : "Trying again."}`
+    ? `Connection lost since ${clock(state.lostSince)}${state.why}; ${state.verdict ? "last known state below" : "trying again"}`
     : state.verdict ? "live" : "connecting";
   draw(element("connection"), [h("span", { class: lost ? "lost" : "live" }, text)]);
   draw(element("updated"), state.seen ? [clock(state.seen)] : []);
