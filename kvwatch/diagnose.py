@@ -148,7 +148,7 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
         )
 
     said = [fill(s.text, words) for s in rule.explanation if applies(s)]
-    advice = [(fill(d.do, words), fill(d.because, words)) for d in rule.remedy if applies(d)]
+    advice = [((d.exact and fill(d.exact, words)) or fill(d.do, words) or _bare(d.do), fill(d.because, words)) for d in rule.remedy if applies(d)]
     return Telling(
         reason=reason,
         title=fill(rule.title, words) or rule.title.split("{", maxsplit=1)[0].rstrip(" :"),
@@ -156,6 +156,11 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
         remedy=tuple(Advice(do, because) for do, because in advice if do and because),
         evidence=_shown(node_evidence for node in rule.when for node_evidence in evidence(node, view, limits)),
     )
+
+
+def _bare(text: str) -> str | None:
+    """Advice without its number, where the sentence can do without."""
+    return text.split(" to about {", maxsplit=1)[0] if " to about {" in text else None
 
 
 def _shown(found: Iterable[Evidence]) -> tuple[Evidence, ...]:
@@ -175,7 +180,7 @@ def findings(cases: Sequence[Case], rules: Sequence[ActiveRule]) -> tuple[Findin
     """All open findings, roots before their effects, unknown ones last."""
     active = {r.rule.id: r for r in rules}
     found = [f for case in cases for f in _of_subject(case, active)]
-    live = [f for f in found if f.status != "unknown"]
+    live = _across_ranks([f for f in found if f.status != "unknown"])
     unknown = [f for f in found if f.status == "unknown"]
     return (*_roots_first(live), *unknown)
 
@@ -251,6 +256,19 @@ def _linked(live: Mapping[str, Finding]) -> list[Finding]:
     ]
 
 
+def _across_ranks(live: Sequence[Finding]) -> list[Finding]:
+    """Let a root that spreads own its effects on the other ranks of the same model."""
+    spreading = [f for f in live if f.caused_by is None and RULES[f.rule].spreads]
+
+    def root_of(f: Finding) -> str | None:
+        s = f.subject
+        return next(
+            (r.rule for r in spreading if f.rule in RULES[r.rule].causes and (r.subject.engine, r.subject.model) == (s.engine, s.model)), None
+        )
+
+    return [replace(f, caused_by=root_of(f)) if f.caused_by is None else f for f in live]
+
+
 def _rank(rule_id: str) -> tuple[int, str]:
     """Weak roots first, so that the strongest one is the one that is named."""
     return (WORST[RULES[rule_id].severity], rule_id)
@@ -269,12 +287,37 @@ def _roots_first(live: Sequence[Finding]) -> list[Finding]:
     def place(f: Finding) -> None:
         if f not in result:
             result.append(f)
-            for effect in sorted((e for e in live if e.subject == f.subject and e.caused_by == f.rule), key=order):
+            for effect in sorted((e for e in live if _is_effect(e, f)), key=order):
                 place(effect)
 
     for root in roots:
         place(root)
     return [*result, *sorted((f for f in live if f not in result), key=order)]
+
+
+def _is_effect(effect: Finding, root: Finding) -> bool:
+    a, b = effect.subject, root.subject
+    near = a == b or (RULES[root.rule].spreads and (a.engine, a.model) == (b.engine, b.model))
+    return near and effect.caused_by == root.rule
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One root, however many ranks or replicas it shows on: the worst of them first, and all effects."""
+
+    roots: tuple[Finding, ...]
+    effects: tuple[Finding, ...]
+
+
+def incidents(found: Sequence[Finding]) -> tuple[Incident, ...]:
+    """Live findings as incidents: equal roots of one model are one, in the order of the findings."""
+    live = [f for f in found if f.status != "unknown"]
+    grouped: dict[tuple[str, str | None, str | None, str | None], list[Finding]] = {}
+    for f in live:
+        if f.caused_by is None:
+            alone = f.subject.target if f.subject.model is None else None
+            grouped.setdefault((f.rule, f.subject.engine, f.subject.model, alone), []).append(f)
+    return tuple(Incident(tuple(roots), tuple(e for e in live if any(_is_effect(e, r) for r in roots))) for roots in grouped.values())
 
 
 def status_of(found: Sequence[Finding], *, judged_any: bool) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from kvwatch.diagnose import Case, findings, status_of
+from kvwatch.diagnose import Case, Incident, findings, incidents, status_of
 from kvwatch.model import Finding, GpuReading, Note, Pool, Subject
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.rules.kinds import ActiveRule
@@ -46,14 +46,14 @@ def verdict(snapshot: Snapshot, rules: Sequence[ActiveRule], target: str | None 
 
 
 def _summary(snapshot: Snapshot, found: Sequence[Finding], fresh: Sequence[OwnerSnapshot]) -> str:
-    live = [f for f in found if f.status != "unknown" and f.severity != "info"]
-    if live:
-        top = next((f for f in live if f.status == "firing"), live[0])
-        where = top.subject.target + (f" rank {top.subject.rank}" if top.subject.rank not in {None, "0"} else "")
-        first = f" Do first: {top.remedy[0].do}." if top.remedy else ""
-        more = len({(f.rule, f.subject) for f in live if f.caused_by is None}) - 1
-        begun = "" if top.status == "firing" else "Beginning: "
-        return f"{begun}{where}: {top.title}.{first}" + (f" {more} more to look at." if more > 0 else "")
+    open_ones = [i for i in incidents(found) if i.roots[0].severity != "info"]
+    if open_ones:
+        top = next((i for i in open_ones if any(f.status == "firing" for f in i.roots)), open_ones[0])
+        root = top.roots[0]
+        first = f" Do first: {root.remedy[0].do}." if root.remedy else ""
+        begun = "" if any(f.status == "firing" for f in top.roots) else "Beginning: "
+        more = f" {len(open_ones) - 1} more to look at." if len(open_ones) > 1 else ""
+        return f"{begun}{where_of(top)}: {root.title}.{first}{more}"
     if not fresh:
         failed = [t for t in snapshot.targets if t.last is not None and t.last.error is not None]
         if failed:
@@ -66,6 +66,17 @@ def _summary(snapshot: Snapshot, found: Sequence[Finding], fresh: Sequence[Owner
     fullest = max((u.hi for u in used if u.known), default=None)
     level = "" if fullest is None else f", L1 at most {min(fullest, 1.0) * 100:.0f} % used"
     return f"Nothing fires: {len(fresh)} pool owner{'s' if len(fresh) != 1 else ''} watched{level}, {waiting:.0f} requests wait."
+
+
+def where_of(incident: Incident) -> str:
+    """Where an incident shows: its target and rank, or how many of them."""
+    subjects = [f.subject for f in incident.roots]
+    first = subjects[0]
+    if len(subjects) == 1:
+        return first.target + (f" rank {first.rank}" if first.rank not in {None, "0"} else "")
+    targets = dict.fromkeys(s.target for s in subjects)
+    ranks = ", ".join(f"{s.target} rank {s.rank}" for s in subjects[:3]) + (", ..." if len(subjects) > 3 else "")  # noqa: PLR2004
+    return f"{len(subjects)} ranks of {next(iter(targets))}" if len(targets) == 1 else f"{len(subjects)} pool owners ({ranks})"
 
 
 def state_of(owner: OwnerSnapshot) -> str:
@@ -108,6 +119,7 @@ def to_json(said: Verdict) -> dict[str, Json]:
         "nvml": _nvml(snapshot.gpus),
         "gpus": _gpus(snapshot.gpus),
         "findings": [_finding(f) for f in said.findings],
+        "incidents": [_incident(i) for i in incidents(said.findings)],
     }
 
 
@@ -224,6 +236,12 @@ def _gpus(reading: GpuReading | None) -> list[Json]:
         }  # fmt: skip
         rows.append(row)
     return rows
+
+
+def _incident(i: Incident) -> dict[str, Json]:
+    root = i.roots[0]
+    effects: list[Json] = [*dict.fromkeys(e.rule for e in i.effects)]
+    return {"rule": root.rule, "severity": root.severity, "count": len(i.roots), "where": where_of(i), "effects": effects}
 
 
 def _finding(f: Finding) -> dict[str, Json]:

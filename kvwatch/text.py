@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from kvwatch.diagnose import Incident, incidents
 from kvwatch.model import Evidence, Finding, Pool
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict, notes_of, state_of
@@ -22,9 +23,8 @@ def to_text(said: Verdict) -> str:
     lines = [f"{MARKS[said.status]}  {said.summary}", ""]
     for owner in said.snapshot.owners:
         lines += [*_owner(owner, said.snapshot.watch.window), ""]
-    live = [f for f in said.findings if f.status != "unknown"]
-    for finding in live:
-        lines += [*_finding(finding), ""]
+    for incident in incidents(said.findings):
+        lines += _incident(incident)
     lacking = dict.fromkeys((f.subject.target, name) for f in said.findings if f.status == "unknown" for name in f.missing)
     if lacking:
         lines += ["Not known, so nothing is said about it:", *(f"  {target}: {HELP.get(name, name)}" for target, name in lacking), ""]
@@ -97,6 +97,23 @@ def _share(q: Interval, p: Pool) -> Interval:
 
 def _cells(share: float, width: int) -> int:
     return math.floor(share * width + 0.5) if 0 < share < math.inf else 0
+
+
+def _incident(incident: Incident) -> list[str]:
+    """The first root whole, where else it shows, and its effects below it."""
+    lines = _finding(incident.roots[0])
+    if len(incident.roots) > 1:
+        lines.append(f"  The same on {len(incident.roots) - 1} more: " + ", ".join(_name(f.subject.target, None, None, f.subject.rank) for f in incident.roots[1:]))
+    lines.append("")
+    shown: dict[str, list[Finding]] = {}
+    for effect in incident.effects:
+        shown.setdefault(effect.rule, []).append(effect)
+    for same in shown.values():
+        lines += _finding(same[0])
+        if len(same) > 1:
+            lines.append(f"      on {len(same)} pool owners")
+        lines.append("")
+    return lines
 
 
 def _finding(f: Finding) -> list[str]:

@@ -17,6 +17,8 @@ def number(value: float, unit: str) -> str:
     if unit == "ratio":
         share = value * PERCENT
         return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %" if share >= 0.1 else f"{share:.2g} %"  # noqa: PLR2004
+    if unit == "fraction":
+        return f"{value:.2f}"
     if unit == "times":
         return f"{value:.0f}x" if value >= 10 else f"{value:.2g}x"  # noqa: PLR2004
     if unit == "bytes":

@@ -29,13 +29,17 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """One thing to do, in the order of the list; ``because`` may carry places, too."""
+    """One thing to do, in the order of the list; ``because`` may carry places, too.
+
+    ``exact`` is said instead of ``do`` where all of its numbers are known.
+    """
 
     do: str
     because: str
     engine: EngineName | None = None
     reason: str | None = None
     when: tuple[Node, ...] = ()
+    exact: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Rule:
     """One finding of the catalogue. ``hold`` is in seconds, ``holds`` replaces it for an engine.
 
     ``engines`` limits the rule to some engines (None: all); ``causes`` are findings it brings about; ``supersedes`` are findings it
-    makes redundant for the same subject; ``page`` is the module's docstring, its page in the runbook.
+    makes redundant for the same subject; ``spreads`` says that its effects show on the other ranks of the model, too; ``page`` is the module's docstring, its page in the runbook.
     """
 
     id: str
@@ -66,6 +70,7 @@ class Rule:
     causes: tuple[str, ...] = ()
     supersedes: tuple[str, ...] = ()
     scope: Literal["owner", "target"] = "owner"
+    spreads: bool = False
     engines: tuple[EngineName, ...] | None = None
     holds: Mapping[str, float] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ the GPU is proven to be this engine's.
 **What to do first.** Raise the memory fraction and restart.
 """
 
+from kvwatch.remedies import AMOUNT
 from kvwatch.rules.kinds import Do, Rule, Say
 from kvwatch.signals import l1, scheduler
 
@@ -19,11 +20,13 @@ RULE = Rule(
     title="The KV pool is full while {hbm_free_ratio} of the GPU's memory is free",
     explanation=(
         Say("L1 is {l1_used_ratio} used; the engine took its pool at start and left {hbm_free_ratio} of the GPU's memory free."),
-        Say("Taking half of that would add about {kv_growth_tokens} tokens to the pool."),
+        Say("Raising the share from {memory_fraction} to {memory_fraction_next} would add about {kv_growth_tokens} tokens to the pool."),
     ),
     remedy=(
-        Do("raise --gpu-memory-utilization and restart", "the pool is sized once, at start", engine="vllm"),
-        Do("raise --mem-fraction-static and restart", "the pool is sized once, at start", engine="sglang"),
+        Do("raise --gpu-memory-utilization and restart", "the pool is sized once, at start", engine="vllm",
+           exact=f"restart with --gpu-memory-utilization {AMOUNT}"),
+        Do("raise --mem-fraction-static and restart", "the pool is sized once, at start", engine="sglang",
+           exact=f"restart with --mem-fraction-static {AMOUNT}"),
     ),
     causes=("l1-saturated",),
     page=__doc__ or "",

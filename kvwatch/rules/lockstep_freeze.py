@@ -19,7 +19,8 @@ RULE = Rule(
         Do("restart the full rank's engine", "the others wait for it in every step"),
         Do("bound what decode preallocates (--num-reserved-decode-tokens)", "a rank that is full of preallocated requests cannot step", engine="sglang"),
     ),
-    causes=("ttft-degraded",),
+    causes=("queue-stalled", "metrics-frozen", "ttft-degraded"),
+    spreads=True,
     supersedes=("queue-stalled",),
     page=__doc__ or "",
 )

@@ -16,7 +16,7 @@ from kvwatch.quantity import ZERO, Interval, Op, Truth, all_of, any_of, negate, 
 from kvwatch.view import TargetView, View
 
 Scope = Literal["owner", "target"]
-SignalUnit = Literal["ratio", "times", "tokens", "bytes", "seconds", "per second", "tokens/s", "requests", "count", "condition"]
+SignalUnit = Literal["ratio", "times", "fraction", "tokens", "bytes", "seconds", "per second", "tokens/s", "requests", "count", "condition"]
 Limits = Mapping[str, float]
 
 

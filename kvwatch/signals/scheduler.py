@@ -13,6 +13,9 @@ from kvwatch.view import View
 
 FROZEN_SECONDS = {"vllm": 60.0, "sglang": 90.0, "lmcache": 60.0}
 """How long values may stand still while requests run; SGLang publishes its gauges rarely when it is idle."""
+MEMORY_RESERVE = 0.03
+"""Share of a GPU left free for what no engine accounts for."""
+MOST_MEMORY = 0.95
 PROGRESS = ("generation_tokens", "computed_prompt_tokens", "prompt_tokens", "finished_requests")
 """A scheduler that moves none of these moves nothing."""
 
@@ -212,13 +215,37 @@ def _foreign(view: View) -> Interval:
     return exactly(float(sum(p.used or 0 for p in foreign)))
 
 
-def _kv_growth(view: View) -> Interval:
-    """Tokens half of the free GPU memory would add to the pool."""
-    per_token = view.gauge("kv_bytes_per_token")
-    gpus = view.gpus
-    if per_token.lo <= 0 or not gpus or any(g.free is None for g in gpus):
+def _memory_fraction(view: View) -> Interval:
+    """The configured share of the GPU; 0 where the engine does not say."""
+    told = view.gauge("memory_fraction")
+    return told if told.known else ZERO
+
+
+def _next_fraction(view: View) -> Interval:
+    """What the share could be raised to: what is free less a reserve, at most 0.95."""
+    now, free = view.gauge("memory_fraction").exact, _hbm_free(view).exact
+    if now is None or free is None:
         return UNKNOWN
-    return exactly(sum(g.free for g in gpus if g.free is not None) / 2) / per_token
+    better = math.floor(min(now + free - MEMORY_RESERVE, MOST_MEMORY) * 100) / 100
+    return exactly(better) if better > now else UNKNOWN
+
+
+def _kv_growth(view: View) -> Interval:
+    """Tokens the pool would gain by that, from what its tokens take now."""
+    better, now, pool = _next_fraction(view).exact, view.gauge("memory_fraction").exact, view.state.pool("l1", "full")
+    if better is None or now is None or pool is None or pool.unit != "tokens" or not view.gpus:
+        return UNKNOWN
+    totals = [g.total for g in view.gpus if g.total is not None]
+    per_gpu = view.gauge("kv_pool_bytes")
+    if per_gpu.lo > 0 and pool.capacity.known:
+        return exactly((better - now) * min(totals)) * pool.capacity / per_gpu
+    per_token = view.gauge("kv_bytes_per_token")
+    return exactly((better - now) * sum(totals)) / per_token if per_token.lo > 0 else UNKNOWN
+
+
+def _more_sequences(view: View) -> Interval:
+    mean, more = mean_sequence.of(view), _kv_growth(view)
+    return more / mean if mean.lo > 0 and more.known else UNKNOWN
 
 
 def _rejected(view: View) -> Interval:
@@ -250,7 +277,10 @@ mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running seq
 ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that length the pool in HBM holds at once", _ceiling)
 hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
 foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign, bounded=True)
-kv_growth = Signal("kv_growth_tokens", "tokens", "tokens that half of the free GPU memory would add to the pool", _kv_growth)
+memory_fraction = Signal("memory_fraction", "fraction", "share of GPU memory the engine was given; 0 where it does not say", _memory_fraction)
+next_fraction = Signal("memory_fraction_next", "fraction", "what that share could be raised to with the memory that is free", _next_fraction)
+kv_growth = Signal("kv_growth_tokens", "tokens", "tokens the pool would gain by that", _kv_growth)
+more_sequences = Signal("kv_growth_sequences", "requests", "sequences of the present length the pool would gain by that", _more_sequences)
 ceiling_share = Signal("ceiling_per_demand", "times", "sequences the pool in HBM holds against running and waiting ones", _shed_ratio)
 sequence_change = Signal("sequence_change", "times", "tokens one running sequence holds against calm time", _sequence_change)
 rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
@@ -263,7 +293,7 @@ heavy_preemption = Condition(
     ),
 )  # fmt: skip
 SIGNALS = (running, queued, deferred, deferred_share, step_fill, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
-           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, kv_growth, rejected, running_change, frozen,
+           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, memory_fraction, next_fraction, kv_growth, more_sequences, rejected, running_change, frozen,
            stale_loads, block_fill, ceiling_share, sequence_change)  # fmt: skip
 crowded = Condition("pool_crowded", "the pool is nearly full, or requests were preempted", "any", (l1.used_ratio >= 0.9, preemptions > 0))
 unchanging = Condition("unchanging", "nothing the engine reports changes while requests run", "any", (frozen >= 1.0, stale_loads > 5))
