@@ -161,7 +161,7 @@ def test_evidence_is_written_as_people_say_it(page: Page, source: CountingSource
     """Shares are percentages, multiples are times, a condition has no limit to repeat."""
     terms = [
         ("share", 0.4, "<=", 0.5, "ratio"),
-        ("multiple", 367.3, ">=", 2, "ratio"),
+        ("multiple", 367.3, ">=", 2, "times"),
         ("state", 1, "==", 1, "condition"),
         ("some", [3, None], ">", 1, "count"),
     ]

@@ -96,11 +96,8 @@ function body(finding) {
 function evidence(terms) {
   return h("table", { class: "evidence" },
     h("thead", { class: "hidden" }, h("tr", null, ["signal", "value", "condition"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", null, terms.map(({ signal, value, op, limit, unit }) => {
-      const written = unit === "ratio" && limit > 1 ? "times" : unit; // "367 x the calm value" says more than 36,700 %
-      return h("tr", null,
-        h("th", { scope: "row" }, h("code", null, signal)),
-        h("td", null, h("b", null, show(value, written))),
-        h("td", { class: "dim" }, unit === "condition" ? "" : `${operator(op)} ${show(limit, written)}`));
-    })));
+    h("tbody", null, terms.map(({ signal, value, op, limit, unit }) => h("tr", null,
+      h("th", { scope: "row" }, h("code", null, signal)),
+      h("td", null, h("b", null, show(value, unit))),
+      h("td", { class: "dim" }, unit === "condition" ? "" : `${operator(op)} ${show(limit, unit)}`)))));
 }
