@@ -424,6 +424,8 @@ def test_remembers_without_trace(scrapes: list[bytes], select: Callable[[str], s
         (b"a 1\n", b"a 1"),
         (b"a 1\n", b"a 1\r\n"),
         (b"a{\n", b"a{ 1\n"),
+        (b'a 1\n{"q"} 1\n{"z"} 2\n', b'{"q"} 3\n 1\n'),
+        (b"a 1\na_created 2\n", b"a 1\na_created 3\n"),
     ],
 )
 def test_sees_each_way_a_body_can_change(before: bytes, after: bytes) -> None:
