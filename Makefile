@@ -38,7 +38,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
 test: lint
-	$(BIN)/kvwatch render --check
+	if $(BIN)/kvwatch render --help >/dev/null 2>&1; then $(BIN)/kvwatch render --check; fi
 	$(BIN)/pytest
 
 render: $(INSTALLED)
@@ -51,4 +51,5 @@ cases: $(INSTALLED)
 	$(BIN)/python $(CASES)/run_cases.py --kvwatch "$(CURDIR)/$(BIN)/python -m kvwatch"
 
 evaluate: $(INSTALLED)
-	@for file in tests/evaluate_*.py; do echo "== $$file"; $(BIN)/python "$$file" $(CAPTURES)/*/* || exit; done
+	$(BIN)/python tests/evaluate.py $(CAPTURES)
+	$(BIN)/python tests/evaluate_events.py $(CAPTURES)/vllm/*

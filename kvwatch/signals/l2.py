@@ -12,6 +12,10 @@ from kvwatch.view import View
 
 WRITTEN = ("l2_written_tokens", "l2_written_bytes", "l2_written_objects")
 READ = ("l2_read_tokens", "l2_read_bytes", "l2_read_objects")
+TICKS_SECONDS = 5.0
+"""A server's eviction loop ticks every second and its counters are fresh."""
+STUCK_SECONDS = 20.0
+"""LMCache in the engine flushes its counters every 10 s, so less proves nothing."""
 LONG_SECONDS = 300.0
 """A cache that was written this long and not read once serves nobody."""
 
@@ -150,15 +154,15 @@ def _held(view: View) -> Interval:
 
 
 def _failed_stores(view: View) -> Interval:
-    """Stores the tier could not take, where it is proven that it took nothing instead: a burst that evicts and goes on is none."""
-    tried = [g for n in ("l2_store_failures", "l2_evict_failures") if (g := view.l2_increase(n)) is not None]
-    dropped = view.l2_increase("l2_dropped_tokens")
-    if not tried and dropped is None:
+    """Stores the tier could not take lately, where it is proven that it took nothing instead: a burst that evicts and goes on is none."""
+    track = view.l2_track()
+    span = track.span(TICKS_SECONDS if "l2_ticks" in track.frames[-1].state.counters else STUCK_SECONDS)
+    failed = [g for n in ("l2_store_failures", "l2_evict_failures") if (g := span.increase(n)) is not None]
+    dropped = span.increase("l2_dropped_tokens")
+    if not failed and dropped is None:
         return UNKNOWN
-    failures = max([*tried, dropped if dropped is not None else 0.0])
-    done, evicted = view.l2_increase("l2_stores_done"), view.l2_increase("l2_evicted_objects")
-    went_on = (done is not None and done > 0) or (evicted is not None and evicted > 0)
-    return ZERO if went_on and not dropped else exactly(failures)
+    went_on = any((g := span.increase(n)) is not None and g > 0 for n in ("l2_stores_done", "l2_evicted_objects"))
+    return ZERO if went_on and not dropped else exactly(max([*failed, 0.0 if dropped is None else dropped]))
 
 
 def _load_cost(view: View) -> Interval:
@@ -207,7 +211,7 @@ turnover = Signal("l1_turnover", "times", "how often the pool in HBM was evicted
 side_resident = Signal("l2_side_resident_ratio", "ratio", "resident share of the host pool for states; 0 without one", _side_resident)
 pinned_ratio = Signal("l2_pinned_share", "ratio", "share of the host tier pinned by locks or transfers", _pinned, bounded=True)
 held_ratio = Signal("l2_held_share", "ratio", "share of an LMCache tier held by pins; 0 for other tiers", _held, bounded=True)
-failed_stores = Signal("l2_failed_stores", "count", "stores the host tier could not take in the window, while it took nothing else", _failed_stores)
+failed_stores = Signal("l2_failed_stores", "count", "stores the host tier could not take lately while it took nothing else", _failed_stores)
 load_cost = Signal("l2_load_cost", "times", "seconds to load a token from the host tier against seconds to compute it", _load_cost)
 fetching = Signal("requests_fetching", "requests", "requests that wait for KV from a lower tier", _fetching)
 fetching_share = Signal("fetching_share", "ratio", "share of the waiting requests that wait for KV from a lower tier", _fetching_share)
