@@ -4,6 +4,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 CASES ?= ../shared/cases
 CAPTURES ?= ../shared/captures
+ifneq ($(wildcard $(CAPTURES)),)
+export KVWATCH_CAPTURES := $(abspath $(CAPTURES))
+endif
 
 .PHONY: help demo test lint bench render evaluate cases
 
