@@ -18,6 +18,8 @@ CLIP_NEW_TOKENS = 4096
 """SGLang charges at most this much future output per request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
 LONGEST_PROMPT = 8192
 """Assumed where no histogram tells the prompts' lengths."""
+CLEAR_DIP = 0.1
+"""With the cap unknown, running requests must lie this far below their maximum before the cap is excluded."""
 HIGH_ADMISSION_RATIO = 0.5
 ADMISSION_RATIO_SECONDS = 30.0
 
@@ -158,13 +160,11 @@ def _budget_bound(view: View) -> Interval:
         return MAYBE
     now, earlier, most = known[-1], known[:-1], max(known)
     cap = view.gauge("running_cap").exact
+    if cap is None:
+        # What once ran is no more than the cap; a dip of a few below it is the moment between two admissions, not proof of another limit.
+        return TRUE if now <= most - max(2.0, CLEAR_DIP * most) or _reserve_stays_high(view) else MAYBE
     not_just_grown = now < most or max(earlier) == most
-    below_cap = now < cap if cap is not None else len(set(known)) > 1
-    if not_just_grown and below_cap:
-        return TRUE
-    if cap is None and _reserve_stays_high(view):
-        return TRUE
-    return MAYBE
+    return TRUE if not_just_grown and now < cap else MAYBE
 
 
 def _reserve_stays_high(view: View) -> bool:

@@ -154,7 +154,7 @@ def _held(view: View) -> Interval:
 
 
 def _failed_stores(view: View) -> Interval:
-    """Stores the tier could not take lately, where it is proven that it took nothing instead: a burst that evicts and goes on is none."""
+    """Stores the tier could not take lately, where it took nothing instead, or less than it refused: a burst that evicts and goes on is none."""
     track = view.l2_track()
     span = track.span(TICKS_SECONDS if "l2_ticks" in track.frames[-1].state.counters else STUCK_SECONDS)
     failed = [g for n in ("l2_store_failures", "l2_evict_failures") if (g := span.increase(n)) is not None]
@@ -162,7 +162,9 @@ def _failed_stores(view: View) -> Interval:
     if not failed and dropped is None:
         return UNKNOWN
     went_on = any((g := span.increase(n)) is not None and g > 0 for n in ("l2_stores_done", "l2_evicted_objects"))
-    return ZERO if went_on and not dropped else exactly(max([*failed, 0.0 if dropped is None else dropped]))
+    failures = max([*failed, 0.0 if dropped is None else dropped])
+    took = next((g for n in ("l2_written_objects", "l2_stores_done") if (g := span.increase(n)) is not None), 0.0)
+    return ZERO if went_on and not dropped and failures <= took else exactly(failures)
 
 
 def _load_cost(view: View) -> Interval:

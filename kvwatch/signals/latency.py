@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly
-from kvwatch.signals import l1
+from kvwatch.signals import l1, scheduler
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
 
@@ -92,6 +92,7 @@ pain = Condition(
     (
         Condition("queued_on_full_pool", "requests wait and the pool is full or preempts", "all", (l1.waiting > 0, l1.full_or_preempting)),
         l1.preempting.is_(1),
+        Condition("queued_after_preemptions", "requests wait and some lost their KV in the window", "all", (l1.waiting > 0, scheduler.preemptions > 0)),
         high,
         Condition("queued_without_first_token", "requests wait and no first token comes", "all", (l1.waiting > 0, stall_ratio >= 1.0)),
     ),
