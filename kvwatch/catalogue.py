@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from kvwatch.report import Json, plain
 from kvwatch.rules import RULES
-from kvwatch.rules.kinds import ActiveRule, Rule
-from kvwatch.signals.kinds import Term
-from kvwatch.wording import duration, number
+from kvwatch.rules.kinds import ActiveRule, Do, Rule
+from kvwatch.signals.kinds import Condition, Node, Term, leaves
+from kvwatch.wording import duration, number, without_places
 
 
 def page_of(rule_id: str) -> str | None:
@@ -16,7 +16,8 @@ def page_of(rule_id: str) -> str | None:
     rule = RULES.get(rule_id)
     if rule is None:
         return None
-    lines = [f"{rule.id}  ({rule.severity}, holds {_hold(rule)})", "", rule.page.strip(), "", "Terms:"]
+    page = rule.page.strip().replace("**", "").replace("`", "")
+    lines = [f"{rule.id}  ({rule.severity}, holds {_hold(rule)})", "", page, "", "It rests on:"]
     lines += [f"  {term_text(term)}" for term in dict.fromkeys(rule.terms())]
     if rule.reasons:
         lines.append(f"Reasons: {', '.join(r.name for r in rule.reasons)}")
@@ -24,11 +25,14 @@ def page_of(rule_id: str) -> str | None:
         lines.append(f"Causes: {', '.join(rule.causes)}")
     if rule.supersedes:
         lines.append(f"Stands for: {', '.join(rule.supersedes)}")
-    lines += ["", "What to do:"]
-    for do in rule.remedy:
-        only = ", ".join(x for x in (do.engine, do.reason) if x)
-        lines.append(f"  - {do.do}{f' [{only}]' if only else ''}: {do.because}")
+    lines += ["", "What to do:", *dict.fromkeys(_advice(do) for do in rule.remedy)]
     return "\n".join(lines) + "\n"
+
+
+def _advice(do: Do) -> str:
+    """One line of advice, without the numbers it would carry in a finding."""
+    only = ", ".join(x for x in (do.engine, do.reason) if x)
+    return f"  - {without_places(do.do)}{f' [{only}]' if only else ''}: {without_places(do.because)}"
 
 
 def _hold(rule: Rule) -> str:
@@ -49,9 +53,22 @@ def table(rules: Sequence[ActiveRule]) -> str:
     lines = []
     for r in rules:
         hold = r.hold_for(None)
-        terms = ", ".join(f"{t.signal.name} {t.op} {t.limit_in(r.limits):g}" for t in dict.fromkeys(r.rule.terms()))
-        lines.append(f"{r.rule.id:{width}}  {r.rule.severity:8}  {duration(hold) if hold else '0 s':>6}  {terms}")
+        lines.append(f"{r.rule.id:{width}}  {r.rule.severity:8}  {duration(hold) if hold else '0 s':>6}  {' and '.join(_node(n, r) for n in r.rule.when)}")
+        inner = [t for n in r.rule.when if isinstance(n, Condition) for t in leaves(n) if t.signal.unit != "condition"]
+        if inner:
+            limits = ", ".join(f"{t.signal.name} {t.op} {_limit(t, r)}" for t in dict.fromkeys(inner))
+            lines.append(f"{'':{width}}  {'':8}  {'':>6}  limits: {limits}")
     return "\n".join(lines) + "\n"
+
+
+def _node(node: Node, r: ActiveRule) -> str:
+    """A condition by its name, a comparison with its present limit."""
+    return node.name if isinstance(node, Condition) else f"{node.signal.name} {node.op} {_limit(node, r)}"
+
+
+def _limit(term: Term, r: ActiveRule) -> str:
+    value = term.limit_in(r.limits)
+    return f"{value:g}" if term.signal.unit == "condition" else number(value, term.signal.unit)
 
 
 def as_json(rules: Sequence[ActiveRule]) -> list[Json]:

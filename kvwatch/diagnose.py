@@ -17,7 +17,7 @@ from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNA
 from kvwatch.signals import l1, latency
 from kvwatch.signals.kinds import Node, branches, evidence, holds, undecided
 from kvwatch.view import TargetView, View
-from kvwatch.wording import fill, show
+from kvwatch.wording import fill, show, without_places
 
 AFTER_PAIN_SECONDS = 15.0
 """First tokens of requests that queued still arrive this long after the queue is gone; they are not calm."""
@@ -148,7 +148,7 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
         )
 
     said = [fill(s.text, words) for s in rule.explanation if applies(s)]
-    advice = [((d.exact and fill(d.exact, words)) or fill(d.do, words) or _bare(d.do), fill(d.because, words)) for d in rule.remedy if applies(d)]
+    advice = [((d.exact and fill(d.exact, words)) or fill(d.do, words) or (without_places(d.do) if " to about {" in d.do else None), fill(d.because, words)) for d in rule.remedy if applies(d)]
     return Telling(
         reason=reason,
         title=fill(rule.title, words) or rule.title.split("{", maxsplit=1)[0].rstrip(" :"),
@@ -156,11 +156,6 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
         remedy=tuple(Advice(do, because) for do, because in advice if do and because),
         evidence=_shown(node_evidence for node in rule.when for node_evidence in evidence(node, view, limits)),
     )
-
-
-def _bare(text: str) -> str | None:
-    """Advice without its number, where the sentence can do without."""
-    return text.split(" to about {", maxsplit=1)[0] if " to about {" in text else None
 
 
 def _shown(found: Iterable[Evidence]) -> tuple[Evidence, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -86,6 +87,7 @@ def from_urls(config: Config, interval: float | None, seconds: float | None, pri
     scrapers = [Scraper(t, Client(t, limit_bytes=config.limit_bytes), config.timeout) for t in targets]
     if watcher is not None:
         store.set_gpus(watcher.read(time.monotonic()))
+    logging.getLogger("kvwatch").addHandler(logging.NullHandler())  # the verdict tells what a log would
     poller = Poller(store)
     poller.start(scrapers, step)
     end = time.monotonic() + span

@@ -174,7 +174,7 @@ class Poller:
         if outcome.error is not None:
             LOG.warning("target %s: %s: %s", outcome.target, outcome.error.reason, outcome.error.detail)
         else:
-            LOG.info("target %s answers: %d pool owners", outcome.target, len(outcome.states))
+            LOG.info("target %s answers: %d pool owner(s)", outcome.target, len(outcome.states))
 
     def _next(self, due: float, slot: _Slot) -> float:
         """The target's next slot: one interval on, or more after failures; slots that passed meanwhile are skipped."""

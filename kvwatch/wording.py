@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Mapping
 
@@ -64,3 +65,8 @@ def places(text: str) -> tuple[str, ...]:
 def fill(text: str, words: Mapping[str, str]) -> str | None:
     """Put words into the places of a sentence; None when one is not known: then the sentence is not said."""
     return text.format_map(words) if all(name in words for name in places(text)) else None
+
+
+def without_places(text: str) -> str:
+    """A sentence as general advice: what only leads to a number goes with it."""
+    return re.sub(r"( above| to about| from)? \{\w+\}", "", text)
