@@ -171,12 +171,21 @@ class Span:
 
     def mean(self, name: str) -> Interval:
         """Mean of the values taken in; unknown when there were none."""
+        total, count = self._grown(name)
+        return exactly(total / count) if count > 0 and total >= 0 else UNKNOWN
+
+    def total(self, name: str) -> Interval:
+        """Sum of the values taken in; unknown when there were none."""
+        total, count = self._grown(name)
+        return exactly(total) if count > 0 and total >= 0 else UNKNOWN
+
+    def _grown(self, name: str) -> tuple[float, float]:
+        """How much the sum and the count of a histogram grew; nothing where it is unknown."""
         last = self.frames[-1].state.histograms.get(name) if self.frames else None
         if not self.judged or last is None:
-            return UNKNOWN
+            return 0.0, 0.0
         first = self.frames[0].state.histograms.get(name, Histogram((), 0.0, 0.0))
-        count = last.count - first.count
-        return exactly((last.sum - first.sum) / count) if count > 0 and last.sum >= first.sum else UNKNOWN
+        return last.sum - first.sum, last.count - first.count
 
 
 def _used_tokens(frame: Frame) -> float:

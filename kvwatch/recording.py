@@ -72,7 +72,7 @@ def recording(path: Path, target: Target) -> Iterator[Outcome]:
     loads = _Beside(file.with_name(LOADS))
     memo = Memo()
     last: float | None = None
-    for line in _lines(file):
+    for line in lines(file):
         if last is not None and line.t <= last:
             continue
         last = line.t
@@ -89,12 +89,12 @@ def recording(path: Path, target: Target) -> Iterator[Outcome]:
 def spacing(path: Path) -> float:
     """Seconds between the scrapes of a recording, by their median."""
     file = path / RECORDING if path.is_dir() else path
-    times = [line.t for line in _lines(file)]
+    times = [line.t for line in lines(file)]
     steps = sorted(b - a for a, b in zip(times, times[1:], strict=False) if b > a)
     return steps[len(steps) // 2] if steps else 1.0
 
 
-def _lines(file: Path) -> Iterator[Line]:
+def lines(file: Path) -> Iterator[Line]:
     for number, record in _records(file):
         t = record.get("t")
         if isinstance(t, bool) or not isinstance(t, (int, float)):

@@ -19,7 +19,10 @@ RULE = Rule(
     title="First tokens take {ttft_p99_seconds} (p99)",
     explanation=(
         Say("The window's p99 is {ttft_p99_seconds}, in calm time it was {ttft_baseline_p99_seconds} ({baseline_seconds} of calm traffic)."),
-        Say("{ttft_queue_share} of it is queueing, {ttft_prefill_share} prefill."),
+        Say("{ttft_queue_share} of the way to it was queueing."),
+        Say("{ttft_prefill_share} was prefill."),
+        Say("Loading KV from the host tier took {ttft_load_share} of it."),
+        Say("{recompute_share} of the prompt tokens computed in the window were computed again after a preemption."),
         Say("Requests that still wait for their first token are in no histogram: the truth may be worse."),
     ),
     remedy=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
 from kvwatch.signals import l1, scheduler
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -56,18 +56,30 @@ def _stall_ratio(view: View) -> Interval:
     return _since_first_token(view) / exactly(max(2 * base.exact, LEAST_STALL_SECONDS))
 
 
-def _share_of_ttft(view: View, part: str) -> Interval:
-    """What share of the window's mean time to first token a part of it took, where the engine times that part."""
-    whole, piece = view.window().mean("ttft"), view.window().mean(part)
-    return (piece / whole).capped(1.0) if whole.lo > 0 and piece.known else UNKNOWN
-
-
 def _queue_share(view: View) -> Interval:
-    return _share_of_ttft(view, "queue")
+    """What share of the way to the first token was queueing.
+
+    Where the engine times prefill too, both are of the requests that finished; else queueing of those admitted against the time of those
+    that got their first token, which is at most all of it.
+    """
+    span = view.window()
+    queue, prefill, whole = span.mean("queue"), span.mean("prefill"), span.mean("ttft")
+    if queue.known and prefill.known and (queue + prefill).lo > 0:
+        return queue / (queue + prefill)
+    return (queue / whole).capped(1.0) if queue.known and whole.lo > 0 else UNKNOWN
 
 
 def _prefill_share(view: View) -> Interval:
-    return _share_of_ttft(view, "prefill")
+    """What share was prefill, of the requests that finished; only where the engine times it."""
+    span = view.window()
+    queue, prefill = span.mean("queue"), span.mean("prefill")
+    return prefill / (queue + prefill) if queue.known and prefill.known and (queue + prefill).lo > 0 else UNKNOWN
+
+
+def _load_share(view: View) -> Interval:
+    """What share was loading KV from the host tier: at most all load time, since loads overlap with waiting and with each other."""
+    loads, whole = view.window().total("l2_load"), view.window().total("ttft")
+    return at_most(min(1.0, loads.hi / whole.lo)) if loads.known and whole.lo > 0 else UNKNOWN
 
 
 def _baseline_seconds(view: View) -> Interval:
@@ -78,8 +90,9 @@ p50 = Signal("ttft_p50_seconds", "seconds", "median time to first token in the w
 p99 = Signal("ttft_p99_seconds", "seconds", "99th percentile of time to first token in the window", _p99, kept=True, bounded=True)
 baseline = Signal("ttft_baseline_p99_seconds", "seconds", "the same in this engine's calm time", _baseline)
 baseline_seconds = Signal("baseline_seconds", "seconds", "calm time with traffic the baselines were learned from", _baseline_seconds)
-queue_share = Signal("ttft_queue_share", "ratio", "share of the mean time to first token spent queueing", _queue_share)
-prefill_share = Signal("ttft_prefill_share", "ratio", "share of the mean time to first token spent in prefill", _prefill_share)
+queue_share = Signal("ttft_queue_share", "ratio", "share of the way to the first token spent queueing", _queue_share)
+prefill_share = Signal("ttft_prefill_share", "ratio", "share of the way to the first token spent in prefill", _prefill_share)
+load_share = Signal("ttft_load_share", "ratio", "share of the time to first token spent loading KV from the host tier", _load_share, bounded=True)
 ratio = Signal("ttft_slowdown", "times", "the window's p99 against the calm p99", _ratio, bounded=True)
 slo_ratio = Signal("ttft_slo_use", "times", "the window's p99 against the configured SLO; 0 without one", _slo_ratio, bounded=True)
 since_first_token = Signal("first_token_age_seconds", "seconds", "time since the last first token", _since_first_token, bounded=True)
@@ -98,5 +111,5 @@ pain = Condition(
     ),
 )  # fmt: skip
 
-SIGNALS = (p50, p99, baseline, baseline_seconds, queue_share, prefill_share, ratio, slo_ratio, since_first_token, stall_ratio)
+SIGNALS = (p50, p99, baseline, baseline_seconds, queue_share, prefill_share, load_share, ratio, slo_ratio, since_first_token, stall_ratio)
 CONDITIONS = (high, fresh, pain)

@@ -6,7 +6,7 @@ import itertools
 import math
 
 from kvwatch.history import Frame
-from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, exactly, truth
+from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly, truth
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -153,11 +153,11 @@ def _preempted_share(view: View) -> Interval:
 
 
 def _recompute_share(view: View) -> Interval:
-    """Share of computed tokens that were computed a second time."""
+    """Share of computed prompt tokens that were computed a second time: at most what preemptions threw away, since prefixes may still hit."""
     again, prompts = view.window().increase("recomputed_tokens"), view.window().increase("computed_prompt_tokens")
     if again is None or prompts is None or again + prompts <= 0:
         return UNKNOWN
-    return exactly(again / (again + prompts))
+    return at_most(again / max(again, prompts))
 
 
 def _at_cap(view: View) -> Interval:
@@ -269,7 +269,7 @@ tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was m
 preemption_rate = Signal("preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True)
 preemptions = Signal("preemptions_in_window", "count", "requests preempted or retracted in the window", _preemptions)
 preempted_share = Signal("preempted_share", "ratio", "those against the running requests", _preempted_share)
-recompute_share = Signal("recompute_share", "ratio", "share of computed tokens that were computed again after a preemption", _recompute_share)
+recompute_share = Signal("recompute_share", "ratio", "share of computed tokens that were computed again after a preemption", _recompute_share, bounded=True)
 at_cap = Signal("running_at_cap", "condition", "as many requests run as the engine allows", _at_cap)
 reserve_ratio = Signal("admission_reserve_ratio", "ratio", "share of the remaining output SGLang's last admission reserved", _reserved_high)
 generated = Signal("generated_tokens", "tokens", "tokens generated since the engine's start", _generated)
