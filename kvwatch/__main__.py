@@ -75,6 +75,12 @@ def build_parser() -> argparse.ArgumentParser:
     capacity = commands.add_parser("capacity", help="how many tokens and sequences a KV pool holds")
     _capacity_arguments(capacity)
 
+    demo = commands.add_parser("demo", help="two engines in trouble, replayed, and kvwatch watching them; needs no GPU")
+    demo.add_argument("--for", dest="seconds", type=_positive, metavar="SECONDS", help="end after that time; else by Ctrl-C")
+    demo.add_argument("--listen", metavar="HOST:PORT", help="where to answer; default 127.0.0.1:9477, or any free port")
+    demo.add_argument("--skip", type=_duration, default=0.0, metavar="SECONDS", help="begin so far into the incidents")
+    demo.set_defaults(run=_demo)
+
     rules = commands.add_parser("rules", help="list all findings with severity, hold and thresholds")
     rules.add_argument("--config", type=Path, help="show the thresholds of this configuration")
     rules.add_argument("--output", choices=("text", "json"), default="text")
@@ -148,6 +154,17 @@ def _is_url(source: str) -> bool:
     host, colon, rest = source.rpartition(":")
     port = rest.split("/", maxsplit=1)[0]
     return bool(colon and host) and port.isdecimal() and not Path(source).exists()
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from kvwatch import demo  # noqa: PLC0415
+    from kvwatch.web.server import ListenError  # noqa: PLC0415
+
+    try:
+        return demo.run(args.seconds, _overrides(None, listen=args.listen).listen, args.skip, sys.stdout)
+    except ListenError as error:
+        print(f"kvwatch demo: {error}", file=sys.stderr)
+        return 1
 
 
 def _rules(args: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from kvwatch.metrics import Extra, families
 from kvwatch.model import Target
 from kvwatch.poller import GpuPoller, Poller, Scraper
 from kvwatch.quantity import UNKNOWN
-from kvwatch.report import Json, plain, to_json, verdict
+from kvwatch.report import Json, Verdict, plain, to_json, verdict
 from kvwatch.rules import active
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.scrape import Client
@@ -81,18 +81,21 @@ class Daemon:
         config = self._config
         return [Scraper(t, Client(t, limit_bytes=config.limit_bytes), config.timeout) for t in targets_of(config)]
 
+    def judge(self, target: str | None = None) -> Verdict:
+        """The verdict of this moment, from one snapshot: of everything, or of one target."""
+        return verdict(self._store.snapshot(time.monotonic()), self._rules, target)
+
     def collect(self) -> list[Metric]:
-        """All families of this moment, from one snapshot."""
-        said = verdict(self._store.snapshot(time.monotonic()), self._rules)
-        return list(families(said, Extra(gpu_processes=self._config.gpu_processes)))
+        """All families of this moment."""
+        return list(families(self.judge(), Extra(gpu_processes=self._config.gpu_processes)))
 
     def verdict(self, target: str | None) -> Mapping[str, object]:
         """The verdict as JSON values."""
-        return to_json(verdict(self._store.snapshot(time.monotonic()), self._rules, target))
+        return to_json(self.judge(target))
 
     def text(self, target: str | None) -> str:
         """The verdict for people."""
-        return to_text(verdict(self._store.snapshot(time.monotonic()), self._rules, target))
+        return to_text(self.judge(target))
 
     def metrics(self, *, openmetrics: bool) -> tuple[bytes, str]:
         """The exposition and its content type."""

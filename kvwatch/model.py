@@ -59,6 +59,15 @@ class Contradiction(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Guess:
+    """The most likely split of what is free, in the pool's unit; inside the proven intervals, and ``source`` says what it stands on."""
+
+    evictable: float
+    available: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """One KV pool of one owner as a partition used + evictable + available + held = capacity.
 
@@ -81,6 +90,7 @@ class Pool:
     resident_ratio: Interval
     source: str
     measured: bool
+    guess: Guess | None = None
 
     @classmethod
     def of(  # noqa: PLR0913  one keyword per quantity of the partition
@@ -256,6 +266,7 @@ COUNTERS: Mapping[str, str] = {
     "l3_read_objects": "objects read from L3",
     "l3_load_failures": "tokens, objects or pings that L3 failed to deliver",
     "transfer_failures": "KV transfers or bootstraps of prefill/decode disaggregation that failed",
+    "cache_reset_calls": "vLLM: HTTP calls that may have emptied the prefix cache",
     "heartbeat": "grows while the scheduler works or idles; stands still when it is dead",
 }
 """Every counter an engine file may report, and what one step of it means."""
@@ -307,6 +318,7 @@ FACTS: Mapping[str, str] = {
     "l2_kind": "hicache, lmcache, lmcache-server, native-offload or simple-offload",
     "l2_configured": "true when an L2 is proven to exist, whatever is known of its content",
     "prefix_caching": "true or false",
+    "reuses_bare_first": "vLLM: true when free blocks without content are handed out before cached ones",
     "hybrid": "true when several KV groups share the pool",
     "kv_dtype": "data type of the KV cache",
     "l3_backend": "storage backend behind L2",

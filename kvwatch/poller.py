@@ -19,6 +19,7 @@ from kvwatch.exposition import Memo
 from kvwatch.gpu import GpuWatcher
 from kvwatch.model import Outcome, ScrapeError, Target
 from kvwatch.reading import side_pages, take_in
+from kvwatch.refine import Refiner, ViewOf, no_events
 from kvwatch.scrape import Client, ScrapeFailure
 from kvwatch.store import Store
 from kvwatch.turn import Clocked, failed, judged
@@ -49,6 +50,8 @@ class Scraper:
     timeout: float
     memo: Memo = field(default_factory=Memo)
     side: dict[str, _Side] = field(default_factory=dict)
+    refiner: Refiner = field(default_factory=Refiner)
+    view_of: ViewOf = no_events
 
     def turn(self) -> Outcome:
         """Scrape once; every expected failure is an outcome."""
@@ -62,7 +65,7 @@ class Scraper:
         if isinstance(exposition, ScrapeError):
             return failed(self.target, Clocked(at, wall, seconds), exposition)
         side = self._ask_beside(side_pages(self.target, exposition))
-        return judged(self.target, Clocked(at, time.time(), seconds), exposition, side, len(body))
+        return self.refiner.refine(judged(self.target, Clocked(at, time.time(), seconds), exposition, side, len(body)), self.view_of)
 
     def _ask_beside(self, pages: Sequence[SidePage]) -> Mapping[str, object]:
         """Ask the optional pages that are due; one that fails is left alone for a while and costs nothing else."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kvwatch.exposition import Memo
 from kvwatch.model import Outcome, ScrapeError, Target
+from kvwatch.refine import Refiner, ViewOf, no_events
 from kvwatch.turn import Clocked, failed, finished
 
 RECORDING = "metrics.jsonl.gz"
@@ -40,7 +41,7 @@ def is_recording(path: Path) -> bool:
 
 def expositions(paths: Sequence[Path], target: Target, interval: float, limit_bytes: int) -> Iterator[Outcome]:
     """Outcomes of single files, ``interval`` seconds apart, without a wall time."""
-    memo = Memo()
+    memo, refiner = Memo(), Refiner()
     for number, path in enumerate(paths):
         when = Clocked(at=number * interval, wall=None)
         try:
@@ -53,7 +54,7 @@ def expositions(paths: Sequence[Path], target: Target, interval: float, limit_by
         if body is None:
             yield failed(target, when, ScrapeError("too_large", f"{path} is larger than limits.body ({limit_bytes} bytes)"))
             continue
-        yield finished(target, when, body, {}, memo)
+        yield refiner.refine(finished(target, when, body, {}, memo))
 
 
 def _read(path: Path, limit_bytes: int) -> bytes | None:
@@ -70,7 +71,7 @@ def recording(path: Path, target: Target) -> Iterator[Outcome]:
     """Outcomes of a recording in the order of its lines; ``/v1/loads`` beside it is used as it was then."""
     file = path / RECORDING if path.is_dir() else path
     loads = _Beside(file.with_name(LOADS))
-    memo = Memo()
+    memo, refiner, events = Memo(), Refiner(), recorded_events(file.parent)
     last: float | None = None
     for line in lines(file):
         if last is not None and line.t <= last:
@@ -83,7 +84,19 @@ def recording(path: Path, target: Target) -> Iterator[Outcome]:
             yield failed(target, when, reason)
             continue
         answer = loads.before(line.t1)
-        yield finished(target, when, line.body.encode(), {} if answer is None else {"loads": answer}, memo)
+        yield refiner.refine(finished(target, when, line.body.encode(), {} if answer is None else {"loads": answer}, memo), events)
+
+
+def recorded_events(folder: Path) -> ViewOf:
+    """The KV events recorded beside the scrapes, as a subscriber would have known them; nothing without them or without the extra."""
+    if not any(folder.glob("events.*.raw.jsonl.gz")):
+        return no_events
+    try:
+        from kvwatch.events.replay import open_recording  # noqa: PLC0415  needs the extra "events"
+    except ModuleNotFoundError:
+        return no_events
+    ranks = open_recording(folder)
+    return lambda rank, at: ranks[rank].view(at) if rank in ranks else None
 
 
 def spacing(path: Path) -> float:

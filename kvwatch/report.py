@@ -217,6 +217,7 @@ def _pool(p: Pool) -> dict[str, Json]:
         "resident": quantity(p.resident),
         "used_ratio": quantity(p.used_ratio),
         "resident_ratio": quantity(p.resident_ratio),
+        "estimate": None if p.guess is None else {"evictable": plain(p.guess.evictable), "available": plain(p.guess.available), "by": p.guess.source},
         "source": p.source,
     }
 

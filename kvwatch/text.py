@@ -68,6 +68,8 @@ def _pool(p: Pool) -> list[str]:
         f"{name} {show(q, p.unit)}" for name, q in (("used", p.used), ("evictable", p.evictable), ("available", p.available), ("held", p.held))
         if not (name == "held" and q.hi == 0)
     )  # fmt: skip
+    if p.guess is not None and p.evictable.exact is None:
+        numbers += f" (about {number(p.guess.evictable, p.unit)} evictable, by {p.guess.source})"
     unit = "" if p.unit == "bytes" else f" {p.unit}"
     whole = f" of {show(p.capacity, p.unit)}{unit}" if p.capacity.known else ""
     ratio = p.used_ratio if p.tier == "l1" else p.resident_ratio

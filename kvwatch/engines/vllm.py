@@ -65,13 +65,16 @@ def _wanted() -> frozenset[str]:
 
 WANTED = _wanted()
 PROCESS_START = "process_start_time_seconds"
+CALLS = "http_requests_total"
+EMPTYING = ("/reset_prefix_cache", "/sleep", "/collective_rpc")
+"""Calls of the front end after which the prefix cache may be empty (vllm/entrypoints/serve)."""
 
 
 def select(name: str) -> str | None:
     """``vllm:x`` for a wanted sample or family, however it is spelled: ``vllm:x``, or ``vllm_x`` and ``ray_vllm_x`` under Ray."""
     bare = name.removeprefix("ray_")
     canonical = PREFIX + bare.removeprefix("vllm_") if bare.startswith("vllm_") else bare
-    return canonical if canonical in WANTED or name == PROCESS_START else None
+    return canonical if canonical in WANTED or name in (PROCESS_START, CALLS) else None
 
 
 def recognise(exposition: Exposition) -> bool:
@@ -106,6 +109,9 @@ def _state(scrape: Scrape, series: Series, started: float | None) -> EngineState
     running, waiting = series.gauge("num_requests_running"), _waiting(series, capacity + deferred)
     counters = {**_counters(series, tier), **tier.counters}
     histograms = {name: found for name, families in HISTOGRAMS.items() if (found := series.histogram(*families)) is not None}
+    calls = scrape.exposition.get(CALLS)
+    if calls:
+        counters["cache_reset_calls"] = sum(s.value for s in calls if s.labels.get("handler") in EMPTYING)
     known = {
         "block_size": maybe(config.page),
         "usable_blocks": maybe(blocks.usable),
@@ -182,6 +188,7 @@ def _facts(scrape: Scrape, config: CacheConfig, hybrid: bool | None) -> dict[str
     facts = {
         "version": version if isinstance(version, str) else None,
         "prefix_caching": None if config.prefix_caching is None else str(config.prefix_caching).lower(),
+        "reuses_bare_first": str(config.retention).lower(),
         "hybrid": None if hybrid is None else str(hybrid).lower(),
         "kv_dtype": config.dtype,
     }

@@ -34,7 +34,7 @@ class CacheConfig:
     """What the labels of ``cache_config_info`` say (vllm/config/cache.py); None for a label that is missing or says "None".
 
     ``blocks`` is summed over the data-parallel engines of one front end and repeated on each (vllm/v1/engine/core_client.py);
-    ``override`` and ``tokens`` are one engine's. All three count the null block.
+    ``retention`` marks releases that hand out bare blocks before cached ones; ``override`` and ``tokens`` are one engine's. All three count the null block.
     """
 
     block_size: float | None
@@ -44,6 +44,7 @@ class CacheConfig:
     tokens: float | None
     concurrency: float | None
     mamba: bool
+    retention: bool
     prefix_caching: bool | None
     dtype: str | None
     memory_fraction: float | None
@@ -62,6 +63,7 @@ class CacheConfig:
             tokens=read_number(labels, "kv_cache_size_tokens"),
             concurrency=read_number(labels, "kv_cache_max_concurrency"),
             mamba=read_number(labels, "mamba_block_size") is not None or labels.get("mamba_cache_mode", "none") not in ("none", "None"),
+            retention="prefix_cache_retention_interval" in labels,
             prefix_caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
             dtype=None if labels.get("cache_dtype", "None") == "None" else labels["cache_dtype"],
             memory_fraction=read_number(labels, "gpu_memory_utilization"),

@@ -43,7 +43,7 @@ class LedgerView:
     last did. ``net`` is what this stretch stored in HBM less what it removed, ``dip`` how much less it was
     within ``SWING_SECONDS``. ``evictions`` counts removals from HBM, ``net_at_eviction`` is ``net``
     after the last step with one. ``clears`` counts emptied caches, ``unseen`` removals of blocks nobody told us of, ``batches``
-    messages, and ``counted`` is set when there were too many hashes to remember.
+    messages, ``cpu_stored`` blocks that entered the host tier in this epoch, and ``counted`` is set when there were too many hashes to remember.
     """
 
     epoch: int
@@ -60,6 +60,7 @@ class LedgerView:
     clears: int = 0
     unseen: int = 0
     batches: int = 0
+    cpu_stored: int = 0
     groups: int = 0
     windows: tuple[Window, ...] = ()
     full_attention: bool = True
@@ -153,6 +154,7 @@ class Ledger:
         self._tables: dict[tuple[str, int], _Table] = {}
         self._exact = {GPU: True, CPU: True}
         self._names_gpu = False
+        self._cpu_stored = 0
         self._full_attention = True
         self._net = 0
         self._net_at_eviction: int | None = None
@@ -205,6 +207,7 @@ class Ledger:
         amount = len(event.hashes)
         if isinstance(event, Stored):
             table.store(event)
+            self._cpu_stored += amount if tier == CPU else 0
         else:
             self._unseen += table.remove(event.hashes)
             amount = -amount
@@ -273,6 +276,7 @@ class Ledger:
             clears=self._clears,
             unseen=self._unseen,
             batches=self._batches,
+            cpu_stored=self._cpu_stored,
             groups=len(groups),
             windows=tuple(window for table in groups if (window := table.sliding()) is not None),
             full_attention=self._full_attention,

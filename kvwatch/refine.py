@@ -1,0 +1,153 @@
+"""What one scrape of vLLM cannot tell: which free blocks hold cache, and how full the host tier is. Pure.
+
+Scrapes of one engine are taken in order, with what its KV events told up to then where somebody listens to them; each state comes
+back with the narrowest split that is proven, and a best guess beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from kvwatch.events.estimate import Estimate, estimate
+from kvwatch.events.ledger import LedgerView
+from kvwatch.events.memory import PoolMemory, PoolReading
+from kvwatch.model import Contradiction, EngineState, Guess, Outcome, OwnerKey, Pool
+from kvwatch.quantity import UNKNOWN, Interval, exactly
+
+ViewOf = Callable[[str, float], LedgerView | None]
+"""What the events of a rank told up to a time of the caller's clock; None where nobody listens."""
+ENOUGH_CHUNKS = 16
+"""Chunks the host tier must have stored before their mean size is believed."""
+SIZE_SLACK = 0.05
+"""How far the mean chunk size may be off: a transfer's bytes are counted when it ends, its blocks when it begins."""
+
+SOURCES = {
+    "events": "KV events",
+    "partial-events": "KV events in part, and tokens computed since the start",
+    "metrics": "tokens computed since the start",
+    "caching-off": "prefix caching is off",
+}
+
+
+def no_events(_rank: str, _at: float) -> LedgerView | None:
+    """Nobody listens."""
+    return None
+
+
+@dataclass(slots=True)
+class Refiner:
+    """The memory of one target's pools; one turn at a time."""
+
+    memories: dict[OwnerKey, PoolMemory] = field(default_factory=dict)
+
+    def refine(self, outcome: Outcome, view_of: ViewOf = no_events) -> Outcome:
+        """Narrow the vLLM pools of one outcome; ``view_of`` is asked for the moment the scrape was answered."""
+        if not outcome.ok:
+            return outcome
+        answered = outcome.at + outcome.duration
+        return replace(outcome, states=tuple(self._refine(s, view_of(s.rank, answered)) if s.engine == "vllm" else s for s in outcome.states))
+
+    def _refine(self, state: EngineState, view: LedgerView | None) -> EngineState:
+        pool, reading = state.pool("l1", "full"), _reading(state)
+        if pool is None or reading is None:
+            self.memories.pop(state.owner, None)
+            return state
+        before = self.memories.get(state.owner)
+        memory = PoolMemory.begin(reading, view) if before is None else before.step(reading, view)
+        self.memories[state.owner] = memory
+        if state.asleep:
+            return state
+        split = _split(pool, reading, estimate(memory, view))
+        return replace(state, pools=tuple(split if p is pool else _host(p, state, view) if p.tier == "l2" else p for p in state.pools))
+
+
+def _reading(state: EngineState) -> PoolReading | None:
+    """The state as the block pool counts; None where the number of blocks or the usage is not sure."""
+    pool, blocks, size = state.pool("l1", "full"), state.gauges.get("usable_blocks", UNKNOWN).exact, state.gauges.get("block_size", UNKNOWN).exact
+    running, waiting = state.running.exact, state.waiting.exact
+    if pool is None or blocks is None or size is None or running is None or waiting is None:
+        return None
+    usage = pool.used_ratio.exact
+    if usage is None and not state.asleep:
+        return None
+    counters, finished, first = state.counters, state.histograms.get("generation"), state.histograms.get("ttft")
+    computed, generated = counters.get("computed_prompt_tokens"), counters.get("generation_tokens")
+    connector = "waiting_prefetch" in state.gauges or state.facts.get("l2_configured") == "true"
+    return PoolReading(
+        blocks=round(blocks),
+        used=round((usage or 0.0) * blocks),
+        running=running,
+        waiting=waiting,
+        block_size=size,
+        caching=state.facts.get("prefix_caching") != "false",
+        plain=state.gauges.get("kv_groups", UNKNOWN).exact == 1 and not connector,
+        bare_first=state.facts.get("reuses_bare_first") == "true",
+        computed_tokens=computed + generated if computed is not None and generated is not None else None,
+        first_tokens=None if first is None else first.count,
+        generating_tokens=generated - finished.sum if generated is not None and finished is not None else None,
+        preemptions=counters.get("preemptions"),
+        resets=counters.get("cache_reset_calls"),
+        asleep=state.asleep,
+        started=state.started,
+        identity=state.identity,
+    )
+
+
+def _split(pool: Pool, reading: PoolReading, found: Estimate) -> Pool:
+    """The pool with its free blocks told apart; the pool as it was where that contradicts what is measured."""
+    if pool.capacity.exact is None or not pool.measured:
+        return pool
+    tokens = exactly(pool.capacity.exact / reading.blocks)
+    guess = None
+    if found.evictable_guess is not None and found.available_guess is not None:
+        guess = Guess(found.evictable_guess * tokens.lo, found.available_guess * tokens.lo, SOURCES[found.method])
+    try:
+        split = Pool.of(
+            pool.tier,
+            pool.pool,
+            pool.unit,
+            capacity=pool.capacity,
+            used=pool.used,
+            used_ratio=pool.used_ratio,
+            held=pool.held,
+            evictable=found.evictable * tokens,
+            available=found.available * tokens,
+            source=f"{pool.source}; evictable by {SOURCES[found.method]}",
+        )
+    except Contradiction:
+        return pool
+    return replace(split, guess=guess)
+
+
+def _host(pool: Pool, state: EngineState, view: LedgerView | None) -> Pool:
+    """The host tier with what its own events say it holds."""
+    if view is None or view.open or not view.cpu.known:
+        return pool
+    per_block = _host_block(pool, state, view)
+    if per_block is None:
+        return pool
+    try:
+        return Pool.of(
+            pool.tier,
+            pool.pool,
+            pool.unit,
+            capacity=pool.capacity,
+            used=pool.used if pool.used.exact is None else Interval(0.0, pool.used.hi),
+            resident=(view.cpu * per_block).capped(pool.capacity.hi),
+            source=f"{pool.source}; resident by KV events of the host tier",
+        )
+    except Contradiction:
+        return pool
+
+
+def _host_block(pool: Pool, state: EngineState, view: LedgerView) -> Interval | None:
+    """What one block of the host tier takes in the pool's unit: a block's tokens, or its mean share of the bytes stored."""
+    if pool.unit == "tokens":
+        size = state.gauges.get("block_size", UNKNOWN)
+        return size if size.known else None
+    stored = state.counters.get("l2_written_bytes")
+    if stored is None or view.cpu.exact is None or view.cpu_stored < ENOUGH_CHUNKS:
+        return None
+    mean = stored / view.cpu_stored
+    return Interval(mean * (1 - SIZE_SLACK), mean * (1 + SIZE_SLACK))
