@@ -56,6 +56,7 @@ class Daemon:
         """Build everything; nothing runs before ``start``."""
         self._load = load
         self._config = config
+        self._fixed = _fixed(config)
         self._reloading = threading.Lock()
         self._rules: tuple[ActiveRule, ...] = active(config.thresholds)
         self._store = Store(targets_of(config), watch_of(config, config.interval), self._rules, GpuMapper(clock=time.monotonic))
@@ -135,7 +136,7 @@ class Daemon:
                 config = self._load()
             except ConfigError as error:
                 for line in error.lines:
-                    LOG.error("configuration not reloaded, the old one stays: %s", line)
+                    LOG.error("configuration not reloaded, the old one stays: %s", line)  # noqa: TRY400  a user's mistake needs no traceback
                 return "; ".join(error.lines)
             if config == self._config:
                 LOG.info("configuration read again: nothing changed")
@@ -144,8 +145,17 @@ class Daemon:
             self._rules = active(config.thresholds)
             self._store.reconfigure(targets_of(config), watch_of(config, config.interval), self._rules)
             self._poller.start(self._scrapers(), config.interval)
-            LOG.info("configuration reloaded: %d targets", len(config.targets))
+            if self._gpus is not None:
+                self._gpus.interval = config.interval
+            changed = [key for key, value in _fixed(config).items() if value != self._fixed[key]]
+            but = f"; only a restart brings the new {', '.join(changed)}" if changed else ""
+            LOG.info("configuration reloaded: %d targets%s", len(config.targets), but)
             return None
+
+
+def _fixed(config: Config) -> Mapping[str, object]:
+    """The settings that a running process cannot change, by their key."""
+    return {"listen": (config.listen_host, config.listen_port), "nvml": config.nvml, "reload_endpoint": config.reload_endpoint}
 
 
 class _Families(Collector):

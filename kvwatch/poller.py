@@ -165,7 +165,11 @@ class Poller:
             return slot.scraper.turn()
         except Exception as error:
             LOG.exception("target %s: a defect of kvwatch; please report it", slot.scraper.target.name)
-            return failed(slot.scraper.target, Clocked(at, time.time(), time.monotonic() - at), ScrapeError("bug", f"{type(error).__name__} in kvwatch"))
+            return failed(
+                slot.scraper.target,
+                Clocked(at, time.time(), time.monotonic() - at),
+                ScrapeError("bug", f"{type(error).__name__} in kvwatch"),
+            )
 
     def _note(self, slot: _Slot, outcome: Outcome) -> None:
         """Count failures, and log transitions only."""
@@ -191,11 +195,12 @@ class Poller:
 
 
 class GpuPoller:
-    """Reads all GPUs every interval into a store, in a thread of its own."""
+    """Reads all GPUs every ``interval`` (seconds, may be changed) into a store, in a thread of its own."""
 
     def __init__(self, store: Store, watcher: GpuWatcher, interval: float) -> None:
         """Nothing is read before ``start``."""
-        self._store, self._watcher, self._interval = store, watcher, interval
+        self._store, self._watcher = store, watcher
+        self.interval = interval
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvwatch-gpu", daemon=True)
 
@@ -210,4 +215,4 @@ class GpuPoller:
     def _run(self) -> None:
         while not self._stopped.is_set():
             self._store.set_gpus(self._watcher.read(time.monotonic()))
-            self._stopped.wait(self._interval)
+            self._stopped.wait(self.interval)

@@ -1,0 +1,193 @@
+"""A daemon's life: a configuration that changes under it, one that is wrong, and the order to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon_child import Child, eventually, serving
+from tests.loopback import always, response, server, silent
+
+BODY = (Path(__file__).parent / "data/vllm/0.32-dp2.prom").read_bytes()
+LONGEST_END_SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[int]:
+    """The port of an engine that answers every scrape with the same body."""
+    with server(always(response(BODY, "Content-Type: text/plain; version=0.0.4"))) as port:
+        yield port
+
+
+def config(folder: Path, *lines: str) -> Path:
+    """A configuration file with these lines."""
+    file = folder / "kvwatch.yaml"
+    file.write_text("\n".join((*lines, "")), encoding="utf-8")
+    return file
+
+
+def targets(port: int, *names: str) -> tuple[str, ...]:
+    """The lines that name targets, all of them the same engine; told apart by their path."""
+    return ("interval: 1s", "nvml: off", "targets:", *(f"  - {{name: {name}, url: 'http://127.0.0.1:{port}/{name}'}}" for name in names))
+
+
+def up(target: str, *, is_up: bool = True) -> str:
+    """The sample that says whether a target answers."""
+    return f'kvwatch_target_up{{target="{target}"}} {float(is_up)}'
+
+
+def frames(child: Child, target: str) -> int:
+    """How many samples of a target's first owner the daemon remembers."""
+    engines = child.pages.get("/history").json()["engines"]
+    return max((len(e["age_seconds"]) for e in engines if e["target"] == target), default=0)
+
+
+def test_a_changed_file_is_taken_on_sighup(tmp_path: Path, engine: int) -> None:
+    """A new target is scraped, and one that was taken out disappears."""
+    file = config(tmp_path, *targets(engine, "old"))
+    with serving(tmp_path, "--config", str(file)) as child:
+        child.shows(up("old"))
+        config(tmp_path, *targets(engine, "new"))
+        child.reload()
+        child.shows(up("new"))
+        assert 'target="old"' not in child.page("/metrics")
+        child.logs("configuration reloaded: 1 target")
+
+
+def test_what_did_not_change_keeps_its_history(tmp_path: Path, engine: int) -> None:
+    """A reload that adds a target forgets nothing about the others: rates, baselines and holds go on."""
+    file = config(tmp_path, *targets(engine, "kept"))
+    with serving(tmp_path, "--config", str(file)) as child:
+        child.shows(up("kept"))
+        eventually(lambda: frames(child, "kept") > 1, lambda: "a second sample")
+        config(tmp_path, *targets(engine, "kept", "new"))
+        child.reload()
+        child.shows(up("new"))
+        assert frames(child, "kept") > 1
+
+
+WRONG: dict[str, tuple[bytes | None, str]] = {
+    "an unknown key": (b"interval: 1s\ntagets: []\n", "{file}:2: unknown key 'tagets'; did you mean 'targets'?"),
+    "a bad value": (b"# mine\n\ninterval: soon\n", "{file}:3: interval: "),
+    "no YAML": (b"targets: [\n", "{file}:2: "),
+    "no text": (b"interval: \xff\n", "{file}:1: "),
+    "gone": (None, "{file}: "),
+}
+"""What a configuration file may hold that cannot be used, None where it is not there at all; and how the line about it begins."""
+
+
+def spoil(file: Path, content: bytes | None) -> None:
+    """Leave this instead of a configuration."""
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize(("content", "complaint"), WRONG.values(), ids=WRONG)
+def test_check_config_says_what_is_wrong_and_where(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+    """Before it is rolled out: exit code 64 and one line that begins with the file and, where there is one, the line."""
+    file = config(tmp_path)
+    spoil(file, content)
+    answer = check_config(file)
+    assert (answer.returncode, answer.stdout) == (64, "")
+    assert answer.stderr.startswith(complaint.format(file=file))
+    assert answer.stderr.count("\n") == 1
+
+
+def test_check_config_counts_the_targets_of_a_good_file(tmp_path: Path) -> None:
+    """A good file is exit code 0 and one line on stdout."""
+    file = config(tmp_path, *targets(8000, "a", "b"))
+    answer = check_config(file)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"{file}: fine, 2 targets\n", "")
+
+
+def check_config(file: Path) -> subprocess.CompletedProcess[str]:
+    """What ``kvwatch check-config`` says about a file."""
+    command = [sys.executable, "-m", "kvwatch", "check-config", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_bad_file_is_refused_and_the_old_one_stays(tmp_path: Path, engine: int) -> None:
+    """Whatever became of the file: the log says what and where, the old targets are still scraped, and a good file is taken again."""
+    file = config(tmp_path, *targets(engine, "old"))
+    with serving(tmp_path, "--config", str(file)) as child:
+        child.shows(up("old"))
+        for content, complaint in WRONG.values():
+            spoil(file, content)
+            child.reload()
+            child.logs(f"configuration not reloaded, the old one stays: {complaint.format(file=file)}")
+            assert up("old") in child.page("/metrics")
+        config(tmp_path, *targets(engine, "old", "new"))
+        child.reload()
+        child.shows(up("new"))
+        assert up("old") in child.page("/metrics")
+
+
+def test_a_bad_file_is_no_start(tmp_path: Path) -> None:
+    """A daemon that was never right does not run on guesses: exit code 64, which a supervisor need not try again, and the line."""
+    file = config(tmp_path, "interval: 1s", "listen: nowhere")
+    command = [sys.executable, "-m", "kvwatch", "serve", "--config", str(file)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert answer.returncode == 64
+    assert answer.stderr.startswith(f"{file}:2: listen: ")
+
+
+def test_the_reload_page_is_off_unless_asked_for(tmp_path: Path) -> None:
+    """Whoever can scrape must not be able to make the daemon do things: 404, until the configuration says otherwise."""
+    file = config(tmp_path, "nvml: off")
+    with serving(tmp_path, "--config", str(file)) as child:
+        assert child.pages.post("/-/reload").status_code == 404
+        assert "configuration" not in child.log
+
+
+def test_the_reload_page_does_as_sighup_and_says_why_not(tmp_path: Path, engine: int) -> None:
+    """200 when the file was taken; 400 with the same sentence as in the log when not, and the old targets stay."""
+    on = "reload_endpoint: true"
+    file = config(tmp_path, on, *targets(engine, "old"))
+    with serving(tmp_path, "--config", str(file)) as child:
+        child.shows(up("old"))
+        config(tmp_path, on, "intervall: 1s")
+        refused = child.pages.post("/-/reload")
+        assert refused.status_code == 400
+        assert refused.text == f"{file}:2: unknown key 'intervall'; did you mean 'interval'?\n"
+        assert refused.text.strip() in child.log
+        assert up("old") in child.page("/metrics")
+        assert child.pages.get("/-/reload").status_code == 405
+
+        config(tmp_path, on, *targets(engine, "new"))
+        assert child.pages.post("/-/reload").status_code == 200
+        child.shows(up("new"))
+        assert 'target="old"' not in child.page("/metrics")
+
+
+def test_a_setting_that_only_a_restart_brings_is_named(tmp_path: Path, engine: int) -> None:
+    """Sockets stay open and GPU watching stays as it was: the log says so instead of letting the file and the daemon differ in silence."""
+    file = config(tmp_path, *targets(engine, "a"))
+    with serving(tmp_path, "--config", str(file)) as child:
+        config(tmp_path, "reload_endpoint: true", *targets(engine, "a", "b")[:1], "nvml: auto", *targets(engine, "a", "b")[2:])
+        child.reload()
+        child.logs("configuration reloaded: 2 targets; only a restart brings the new nvml, reload_endpoint")
+        child.shows(up("b"))
+        assert child.pages.post("/-/reload").status_code == 404
+
+
+def test_the_daemon_ends_in_time_whatever_hangs(tmp_path: Path, engine: int) -> None:
+    """SIGTERM while one target says nothing, a client keeps its connection and another has sent half a request: exit code 0 within 5 s."""
+    with server(silent) as hanging:
+        file = config(tmp_path, *targets(engine, "a"), f"  - {{name: mute, url: 'http://127.0.0.1:{hanging}'}}", "timeout: 10s")
+        with serving(tmp_path, "--config", str(file)) as child:
+            child.shows(up("a"))
+            assert child.pages.get("/readyz").status_code == 503
+            with socket.create_connection((child.pages.base_url.host, child.pages.base_url.port or 0)) as half:
+                half.sendall(b"GET /metr")
+                child.process.send_signal(signal.SIGTERM)
+                assert child.process.wait(timeout=LONGEST_END_SECONDS) == os.EX_OK
+        assert "Traceback" not in child.log
