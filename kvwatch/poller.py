@@ -152,9 +152,9 @@ class Poller:
                 generation = self._generation
             outcome = self._turn(slot)
             self._note(slot, outcome)
+            self._store.add(outcome)  # of a target that was removed meanwhile the store keeps nothing
             with self._lock:
                 if generation == self._generation:
-                    self._store.add(outcome)
                     heapq.heappush(self._heap, (self._next(due, slot), key, slot))
                     self._lock.notify()
 
