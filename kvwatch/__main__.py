@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvwatch import __version__
-from kvwatch.catalogue import as_json, page_of, table
 from kvwatch.address import parse_listen
+from kvwatch.catalogue import as_json, page_of, table
 from kvwatch.config import Config, ConfigError, Overrides, from_environment, load, load_file, overlaid, target_from_url
 from kvwatch.recording import UnreadableError
 from kvwatch.rules import RULES, active, names
@@ -67,7 +67,9 @@ def build_parser() -> argparse.ArgumentParser:
     diagnose.add_argument("sources", nargs="+", metavar="SOURCE", help="URLs, .prom files in time order, or a metrics.jsonl.gz")
     diagnose.add_argument("--config", type=Path, help="configuration file (YAML)")
     diagnose.add_argument("--interval", type=_positive, metavar="SECONDS", help="between scrapes: 5 for URLs, 15 for files unless said")
-    diagnose.add_argument("--for", dest="seconds", type=_duration, metavar="SECONDS", help="how long URLs are watched; default 75, 0 is one scrape")
+    diagnose.add_argument(
+        "--for", dest="seconds", type=_duration, metavar="SECONDS", help="how long URLs are watched; default 75, 0 is one scrape"
+    )
     diagnose.add_argument("--timeline", action="store_true", help="print the verdict after every sample, in text whenever it changes")
     diagnose.add_argument("--output", choices=("text", "json"), default="text")
     diagnose.set_defaults(run=_diagnose)
@@ -106,7 +108,8 @@ def _capacity_arguments(parser: argparse.ArgumentParser) -> None:
 def _overrides(path: Path | None, urls: Sequence[str] = (), listen: str | None = None) -> Overrides:
     """What the command line says."""
     try:
-        return Overrides(None if path is None else str(path), None if listen is None else parse_listen(listen), tuple(target_from_url(u) for u in urls))
+        place = None if listen is None else parse_listen(listen)
+        return Overrides(None if path is None else str(path), place, tuple(target_from_url(u) for u in urls))
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -53,7 +53,10 @@ def table(rules: Sequence[ActiveRule]) -> str:
     lines = []
     for r in rules:
         hold = r.hold_for(None)
-        lines.append(f"{r.rule.id:{width}}  {r.rule.severity:8}  {duration(hold) if hold else '0 s':>6}  {' and '.join(_node(n, r) for n in r.rule.when)}")
+        lines.append(
+            f"{r.rule.id:{width}}  {r.rule.severity:8}  {duration(hold) if hold else '0 s':>6}  "
+            + " and ".join(_node(n, r) for n in r.rule.when)
+        )
         inner = [t for n in r.rule.when if isinstance(n, Condition) for t in leaves(n) if t.signal.unit != "condition"]
         if inner:
             limits = ", ".join(f"{t.signal.name} {t.op} {_limit(t, r)}" for t in dict.fromkeys(inner))
@@ -77,5 +80,6 @@ def as_json(rules: Sequence[ActiveRule]) -> list[Json]:
     for r in rules:
         limits: dict[str, Json] = {t.signal.name: plain(t.limit_in(r.limits)) for t in r.rule.terms()}
         rows.append({"rule": r.rule.id, "severity": r.rule.severity, "hold_seconds": plain(r.hold_for(None)), "thresholds": limits,
-                     "reasons": [x.name for x in r.rule.reasons], "causes": list(r.rule.causes), "supersedes": list(r.rule.supersedes)})  # fmt: skip
+                     "reasons": [x.name for x in r.rule.reasons], "causes": list(r.rule.causes),
+                     "supersedes": list(r.rule.supersedes)})  # fmt: skip
     return rows

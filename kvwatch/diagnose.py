@@ -13,8 +13,7 @@ from kvwatch.model import Advice, Evidence, Finding, Severity, Subject
 from kvwatch.quantity import Interval, Truth, all_of, truth
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import ActiveRule, Do, Say
-from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS, UNITS
-from kvwatch.signals import l1, latency
+from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS, UNITS, l1, latency
 from kvwatch.signals.kinds import Node, branches, evidence, holds, undecided
 from kvwatch.view import TargetView, View
 from kvwatch.wording import fill, show, without_places
@@ -74,7 +73,9 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
         and high is not True
     )
     kept = before if before is not None and not view.track.restarted and not view.state.asleep else None
-    episodes, open_questions = _carry_on(view, [r for r in rules if r.rule.scope == "owner"], kept, view.now, view.state.engine, _words(view, values))
+    episodes, open_questions = _carry_on(
+        view, [r for r in rules if r.rule.scope == "owner"], kept, view.now, view.state.engine, _words(view, values)
+    )
     if view.state.asleep:
         episodes = {name: e for name, e in episodes.items() if name == "implausible-metric"}
     return Judged(
@@ -100,7 +101,10 @@ def judge_target(view: TargetView, rules: Sequence[ActiveRule], before: Judged |
         words |= {"failure_reason": error.reason.replace("_", " "), "failure_detail": error.detail}
     missing = view.last.missing
     if missing:
-        words |= {"missing_names": ", ".join(m.series for m in missing), "missing_enable": "; ".join(dict.fromkeys(m.enable for m in missing))}
+        words |= {
+            "missing_names": ", ".join(m.series for m in missing),
+            "missing_enable": "; ".join(dict.fromkeys(m.enable for m in missing)),
+        }
     episodes, open_questions = _carry_on(view, [r for r in rules if r.rule.scope == "target"], before, view.last.at, None, words)
     return Judged(at=view.last.at, engine=None, values=values, episodes=episodes, undecided=open_questions)
 
@@ -114,7 +118,7 @@ def _words(view: View, values: Mapping[str, Interval]) -> dict[str, str]:
     return words
 
 
-def _carry_on(  # noqa: PLR0913  the moment and what was open before it
+def _carry_on(  # noqa: PLR0913, PLR0917  the moment and what was open before it
     view: View | TargetView, rules: Sequence[ActiveRule], before: Judged | None, now: float, engine: str | None, words: Mapping[str, str]
 ) -> tuple[dict[str, Episode], dict[str, tuple[str, ...]]]:
     episodes: dict[str, Episode] = {}
@@ -142,13 +146,18 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
 
     def applies(line: Say | Do) -> bool:
         return (
-            line.engine in {None, engine}
-            and line.reason in {None, reason}
-            and all(holds(node, view, limits) is True for node in line.when)
+            line.engine in {None, engine} and line.reason in {None, reason} and all(holds(node, view, limits) is True for node in line.when)
         )
 
     said = [fill(s.text, words) for s in rule.explanation if applies(s)]
-    advice = [((d.exact and fill(d.exact, words)) or fill(d.do, words) or (without_places(d.do) if " to about {" in d.do else None), fill(d.because, words)) for d in rule.remedy if applies(d)]
+    advice = [
+        (
+            (d.exact and fill(d.exact, words)) or fill(d.do, words) or (without_places(d.do) if " to about {" in d.do else None),
+            fill(d.because, words),
+        )
+        for d in rule.remedy
+        if applies(d)
+    ]
     return Telling(
         reason=reason,
         title=fill(rule.title, words) or rule.title.split("{", maxsplit=1)[0].rstrip(" :"),
@@ -246,9 +255,7 @@ def _unknown(active: ActiveRule, case: Case, missing: tuple[str, ...]) -> Findin
 def _linked(live: Mapping[str, Finding]) -> list[Finding]:
     """Name causes and effects among the findings of one subject."""
     caused_by = {effect: root for root in sorted(live, key=_rank) for effect in RULES[root].causes if effect in live}
-    return [
-        replace(f, causes=tuple(e for e in RULES[name].causes if e in live), caused_by=caused_by.get(name)) for name, f in live.items()
-    ]
+    return [replace(f, causes=tuple(e for e in RULES[name].causes if e in live), caused_by=caused_by.get(name)) for name, f in live.items()]
 
 
 def _across_ranks(live: Sequence[Finding]) -> list[Finding]:
@@ -258,7 +265,8 @@ def _across_ranks(live: Sequence[Finding]) -> list[Finding]:
     def root_of(f: Finding) -> str | None:
         s = f.subject
         return next(
-            (r.rule for r in spreading if f.rule in RULES[r.rule].causes and (r.subject.engine, r.subject.model) == (s.engine, s.model)), None
+            (r.rule for r in spreading if f.rule in RULES[r.rule].causes and (r.subject.engine, r.subject.model) == (s.engine, s.model)),
+            None,
         )
 
     return [replace(f, caused_by=root_of(f)) if f.caused_by is None else f for f in live]

@@ -91,7 +91,8 @@ def partition(p: Pool) -> Mapping[str, float]:
 
 def _pools(owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
     units = {u: (GaugeMetricFamily(f"kvwatch_pool_{u}", f"{u} of a pool by state; the states sum to the capacity", labels=(*POOL, "state")),
-                 GaugeMetricFamily(f"kvwatch_pool_capacity_{u}", f"capacity of a pool in {u}", labels=POOL)) for u in ("tokens", "bytes")}  # fmt: skip
+                 GaugeMetricFamily(f"kvwatch_pool_capacity_{u}", f"capacity of a pool in {u}", labels=POOL))
+             for u in ("tokens", "bytes")}  # fmt: skip
     low = GaugeMetricFamily("kvwatch_pool_min_tokens", "least tokens a state may have", labels=(*POOL, "state"))
     high = GaugeMetricFamily("kvwatch_pool_max_tokens", "most tokens a state may have", labels=(*POOL, "state"))
     ratio = GaugeMetricFamily("kvwatch_pool_used_ratio", "used share of a pool", labels=POOL)
@@ -259,10 +260,14 @@ def _findings(said: Verdict) -> Iterator[Metric]:
 
 
 def _infos(said: Verdict, owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
-    engine = GaugeMetricFamily("kvwatch_engine_info", "what an engine says of itself", labels=(*OWNER, "version", "role", "l2", "write_policy", "kv_dtype"))
+    engine = GaugeMetricFamily(
+        "kvwatch_engine_info", "what an engine says of itself", labels=(*OWNER, "version", "role", "l2", "write_policy", "kv_dtype")
+    )
     for o in owners:
         facts = o.state.facts
-        engine.add_metric((*_labels(o), *(_short(facts.get(f, "")) for f in ("version", "role", "l2_kind", "write_policy", "kv_dtype"))), 1.0)
+        engine.add_metric(
+            (*_labels(o), *(_short(facts.get(f, "")) for f in ("version", "role", "l2_kind", "write_policy", "kv_dtype"))), 1.0
+        )
     yield engine
     keys = sorted({key for t in said.snapshot.targets for key in t.target.labels})
     info = GaugeMetricFamily("kvwatch_target_info", "where a target is", labels=("target", "url", *keys))
@@ -273,5 +278,3 @@ def _infos(said: Verdict, owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
     build = GaugeMetricFamily("kvwatch_build_info", "the version that runs", labels=("version",))
     build.add_metric((__version__,), 1.0)
     yield build
-
-

@@ -117,9 +117,7 @@ class Pool:
         given = (used, evictable, available, reclaimable, resident, used_ratio, resident_ratio)
         measured = any(q.known for q in given)
         if not measured:
-            return cls(
-                tier, pool, unit, capacity, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, source, measured
-            )
+            return cls(tier, pool, unit, capacity, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, source, measured)
         try:
             used_ratio, resident_ratio = (r.capped(1.0) if r.known else r for r in (used_ratio, resident_ratio))
             room = Interval(0.0, capacity.hi)
@@ -137,7 +135,20 @@ class Pool:
             msg = f"{tier} {pool}: the reported states cannot all be true ({error})"
             raise Contradiction(msg) from error
         return cls(
-            tier, pool, unit, capacity, used, evictable, available, held, reclaimable, resident, used_ratio, resident_ratio, source, measured
+            tier,
+            pool,
+            unit,
+            capacity,
+            used,
+            evictable,
+            available,
+            held,
+            reclaimable,
+            resident,
+            used_ratio,
+            resident_ratio,
+            source,
+            measured,
         )
 
 
@@ -458,8 +469,6 @@ class Finding:
     causes: tuple[str, ...]
     caused_by: str | None
     runbook: str
-
-
 
 
 @dataclass(frozen=True, slots=True)

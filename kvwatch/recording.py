@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -103,15 +104,16 @@ def spacing(path: Path) -> float:
     """Seconds between the scrapes of a recording, by their median."""
     file = path / RECORDING if path.is_dir() else path
     times = [line.t for line in lines(file)]
-    steps = sorted(b - a for a, b in zip(times, times[1:], strict=False) if b > a)
+    steps = sorted(b - a for a, b in itertools.pairwise(times) if b > a)
     return steps[len(steps) // 2] if steps else 1.0
 
 
 def lines(file: Path) -> Iterator[Line]:
+    """The scrapes of a recording, in the order of its lines. Raises UnreadableError."""
     for number, record in _records(file):
         t = record.get("t")
         if isinstance(t, bool) or not isinstance(t, (int, float)):
-            raise UnreadableError(f"{file}:{number}: no time 't'; a recording has lines {{\"t\": seconds, \"body\": text}}")
+            raise UnreadableError(f'{file}:{number}: no time \'t\'; a recording has lines {{"t": seconds, "body": text}}')
         t1, body, error = record.get("t1"), record.get("body"), record.get("error")
         yield Line(float(t), float(t1) if isinstance(t1, (int, float)) else float(t), body if isinstance(body, str) else None,
                    str(error) if error is not None else None)  # fmt: skip
@@ -120,7 +122,11 @@ def lines(file: Path) -> Iterator[Line]:
 def _records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
     number = 0
     try:
-        with gzip.open(file, "rt", encoding="utf-8", errors="replace") if file.name.endswith(".gz") else file.open(encoding="utf-8") as stream:
+        with (
+            gzip.open(file, "rt", encoding="utf-8", errors="replace")
+            if file.name.endswith(".gz")
+            else file.open(encoding="utf-8") as stream
+        ):
             for number, text in enumerate(stream, 1):
                 if text.strip():
                     value = json.loads(text)

@@ -46,7 +46,9 @@ class Refiner:
         if not outcome.ok:
             return outcome
         answered = outcome.at + outcome.duration
-        return replace(outcome, states=tuple(self._refine(s, view_of(s.rank, answered)) if s.engine == "vllm" else s for s in outcome.states))
+        return replace(
+            outcome, states=tuple(self._refine(s, view_of(s.rank, answered)) if s.engine == "vllm" else s for s in outcome.states)
+        )
 
     def _refine(self, state: EngineState, view: LedgerView | None) -> EngineState:
         pool, reading = state.pool("l1", "full"), _reading(state)
@@ -64,7 +66,11 @@ class Refiner:
 
 def _reading(state: EngineState) -> PoolReading | None:
     """The state as the block pool counts; None where the number of blocks or the usage is not sure."""
-    pool, blocks, size = state.pool("l1", "full"), state.gauges.get("usable_blocks", UNKNOWN).exact, state.gauges.get("block_size", UNKNOWN).exact
+    pool, blocks, size = (
+        state.pool("l1", "full"),
+        state.gauges.get("usable_blocks", UNKNOWN).exact,
+        state.gauges.get("block_size", UNKNOWN).exact,
+    )
     running, waiting = state.running.exact, state.waiting.exact
     if pool is None or blocks is None or size is None or running is None or waiting is None:
         return None

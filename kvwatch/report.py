@@ -14,7 +14,7 @@ from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.store import OwnerSnapshot, Snapshot, TargetSnapshot
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 QUEUES = ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_queue",
           "waiting_grammar")  # fmt: skip
 """Work that stands outside the main queue; an engine with any is not idle."""
@@ -217,7 +217,9 @@ def _pool(p: Pool) -> dict[str, Json]:
         "resident": quantity(p.resident),
         "used_ratio": quantity(p.used_ratio),
         "resident_ratio": quantity(p.resident_ratio),
-        "estimate": None if p.guess is None else {"evictable": plain(p.guess.evictable), "available": plain(p.guess.available), "by": p.guess.source},
+        "estimate": None
+        if p.guess is None
+        else {"evictable": plain(p.guess.evictable), "available": plain(p.guess.available), "by": p.guess.source},
         "source": p.source,
     }
 
@@ -255,7 +257,9 @@ def _finding(f: Finding) -> dict[str, Json]:
         "since_seconds": None if f.since_seconds is None else plain(round(f.since_seconds, 3)),
         "reason": f.reason,
         "title": f.title,
-        "evidence": [{"signal": e.signal, "value": quantity(e.value), "op": e.op, "limit": plain(e.limit), "unit": e.unit} for e in f.evidence],
+        "evidence": [
+            {"signal": e.signal, "value": quantity(e.value), "op": e.op, "limit": plain(e.limit), "unit": e.unit} for e in f.evidence
+        ],
         "missing": list(f.missing),
         "explanation": f.explanation,
         "remedy": [{"do": a.do, "because": a.because} for a in f.remedy],

@@ -50,7 +50,8 @@ def _owner(o: OwnerSnapshot, window: float) -> list[str]:
     if state.waiting_deferred.known and state.waiting_deferred.hi > 0:
         counts.append(f"of these {show(state.waiting_deferred, 'requests')} deferred")
     extras = (("TTFT p99", "ttft_p99_seconds", "seconds"), ("calm p99", "ttft_baseline_p99_seconds", "seconds"),
-              ("preemptions", "preemption_rate", "per second"), ("made", "token_rate", "tokens/s"), ("L1 hits", "prefix_hit_ratio", "ratio"),
+              ("preemptions", "preemption_rate", "per second"), ("made", "token_rate", "tokens/s"),
+              ("L1 hits", "prefix_hit_ratio", "ratio"),
               ("ceiling", "concurrency_ceiling_requests", "requests"))  # fmt: skip
     counts += [f"{label} {show(values[name], unit)}" for label, name, unit in extras if values.get(name, UNKNOWN).known]
     if state.engine != "lmcache":
@@ -65,7 +66,8 @@ def _pool(p: Pool) -> list[str]:
     if not p.measured:
         return [f"{label} unknown ({show(p.capacity, p.unit)} {p.unit} in all)" if p.capacity.known else f"{label} unknown"]
     numbers = ", ".join(
-        f"{name} {show(q, p.unit)}" for name, q in (("used", p.used), ("evictable", p.evictable), ("available", p.available), ("held", p.held))
+        f"{name} {show(q, p.unit)}"
+        for name, q in (("used", p.used), ("evictable", p.evictable), ("available", p.available), ("held", p.held))
         if not (name == "held" and q.hi == 0)
     )  # fmt: skip
     if p.guess is not None and p.evictable.exact is None:
@@ -105,7 +107,10 @@ def _incident(incident: Incident) -> list[str]:
     """The first root whole, where else it shows, and its effects below it."""
     lines = _finding(incident.roots[0])
     if len(incident.roots) > 1:
-        lines.append(f"  The same on {len(incident.roots) - 1} more: " + ", ".join(_name(f.subject.target, None, None, f.subject.rank) for f in incident.roots[1:]))
+        lines.append(
+            f"  The same on {len(incident.roots) - 1} more: "
+            + ", ".join(_name(f.subject.target, None, None, f.subject.rank) for f in incident.roots[1:])
+        )
     lines.append("")
     shown: dict[str, list[Finding]] = {}
     for effect in incident.effects:
@@ -163,5 +168,7 @@ def _gpus(said: Verdict) -> list[str]:
             lines.append(f"GPU {g.index} {g.name} {g.uuid}: {g.state}{': ' + g.detail if g.detail else ''}")
         else:
             used, total = show(Interval(g.used, g.used), "bytes"), show(Interval(g.total, g.total), "bytes")
-            lines.append(f"GPU {g.index} {g.name} {g.uuid}: {used} of {total} HBM used (engines reserve it at start; no sign of KV pressure)")
+            lines.append(
+                f"GPU {g.index} {g.name} {g.uuid}: {used} of {total} HBM used (engines reserve it at start; no sign of KV pressure)"
+            )
     return lines

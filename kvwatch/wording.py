@@ -5,35 +5,37 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from kvwatch.quantity import Interval
 
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 PERCENT = 100
+_LARGE, _SMALL = 10, 0.1
+"""Numbers from the first on need no fraction, those from the second on one digit of it."""
 
 
 def number(value: float, unit: str) -> str:
     """Write one number in the way its unit is read."""
-    if unit == "ratio":
-        share = value * PERCENT
-        return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %" if share >= 0.1 else f"{share:.2g} %"  # noqa: PLR2004
-    if unit == "fraction":
-        return f"{value:.2f}"
-    if unit == "times":
-        return f"{value:.0f}x" if value >= 10 else f"{value:.2g}x"  # noqa: PLR2004
-    if unit == "bytes":
-        size, name = next(((s, n) for s, n in _SIZES if value >= s), (1, "B"))
-        return f"{value / size:.4g} {name}"
-    if unit == "seconds":
-        return duration(value)
-    if unit == "per second":
-        return f"{value:.2g}/s"
-    if unit == "tokens/s":
-        return f"{value:.0f} tokens/s" if value >= 10 else f"{value:.2g} tokens/s"  # noqa: PLR2004
-    if unit == "requests":
-        return f"{math.floor(value):,}"
+    return _WRITERS.get(unit, _plain)(value)
+
+
+def _plain(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) or value >= PERCENT else f"{value:.3g}"
+
+
+def _share(value: float) -> str:
+    share = value * PERCENT
+    return f"{share:.0f} %" if share >= _LARGE or share == 0 else f"{share:.1f} %" if share >= _SMALL else f"{share:.2g} %"
+
+
+def _size(value: float) -> str:
+    size, name = next(((s, n) for s, n in _SIZES if value >= s), (1, "B"))
+    return f"{value / size:.4g} {name}"
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}" if value >= _LARGE else f"{value:.2g}"
 
 
 def duration(seconds: float) -> str:
@@ -43,6 +45,19 @@ def duration(seconds: float) -> str:
     if seconds < 180:  # noqa: PLR2004
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"  # noqa: PLR2004
+
+
+_WRITERS: Mapping[str, Callable[[float], str]] = {
+    "ratio": _share,
+    "fraction": lambda value: f"{value:.2f}",
+    "times": lambda value: f"{_rounded(value)}x",
+    "bytes": _size,
+    "seconds": duration,
+    "per second": lambda value: f"{value:.2g}/s",
+    "tokens/s": lambda value: f"{_rounded(value)} tokens/s",
+    "requests": lambda value: f"{math.floor(value):,}",
+}
+"""How each unit is written; the others as plain numbers."""
 
 
 def show(value: Interval, unit: str) -> str:

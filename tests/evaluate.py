@@ -126,8 +126,14 @@ def main(places: list[str]) -> int:
             quiet += phase.calm and not phase.false_critical
             late = "" if phase.first_found is None or phase.first_bound is None else f"{phase.first_found - phase.first_bound:.0f} s"
             top = ", ".join(f"{name} {n}" for name, n in sorted(phase.roots.items(), key=lambda item: -item[1])[:3])
-            print(f"{folder.name:22} {phase.name:18} {phase.samples:7} {phase.bound:5} {phase.critical:5} {late:>11}  {top}{'  WRONG: ' + fault if fault else ''}")
-    print(f"\noverload phases found: {found} of {overloads}; calm phases without a false critical finding: {quiet} of {calm}; faults: {faults}")
+            print(
+                f"{folder.name:22} {phase.name:18} {phase.samples:7} {phase.bound:5} {phase.critical:5} {late:>11}  "
+                f"{top}{'  WRONG: ' + fault if fault else ''}"
+            )
+    print(
+        f"\noverload phases found: {found} of {overloads}; "
+        f"calm phases without a false critical finding: {quiet} of {calm}; faults: {faults}"
+    )
     return 1 if faults or not overloads + calm else 0
 
 

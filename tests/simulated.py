@@ -160,7 +160,11 @@ class Engine:
         self._make_room()
 
     def _preempt(self) -> None:
-        victim = self.running.pop() if self.s.engine == "vllm" else self.running.pop(min(range(len(self.running)), key=lambda i: self.running[i].made))
+        victim = (
+            self.running.pop()
+            if self.s.engine == "vllm"
+            else self.running.pop(min(range(len(self.running)), key=lambda i: self.running[i].made))
+        )
         victim.held = 0
         self.preempted += 1
         self.ratio = min(1.0, self.ratio + 0.3)
@@ -203,7 +207,11 @@ class Engine:
         out += [f"# TYPE vllm:{name} counter\nvllm:{name}_total{{{at}}} {value}" for name, value in counters.items()]
         out += [f'vllm:prompt_tokens_by_source_total{{{at},source="local_compute"}} {self.computed}']
         out += self.ttft.lines("vllm:time_to_first_token_seconds", at)
-        return [*out, *self.prompt_sizes.lines("vllm:request_prompt_tokens", at), *self.output_sizes.lines("vllm:request_generation_tokens", at)]
+        return [
+            *out,
+            *self.prompt_sizes.lines("vllm:request_prompt_tokens", at),
+            *self.output_sizes.lines("vllm:request_generation_tokens", at),
+        ]
 
     def _sglang(self) -> list[str]:
         at = 'model_name="m",engine_type="unified",tp_rank="0",pp_rank="0",moe_ep_rank="0"'
@@ -216,10 +224,16 @@ class Engine:
         if self.s.host:
             values |= {"hicache_host_used_tokens": self.host, "hicache_host_total_tokens": self.s.host}
         out = [f"sglang:{name}{{{at}}} {value}" for name, value in values.items()]
-        out += [f'sglang:realtime_tokens_total{{{at},mode="decode"}} {self.generated}', f'sglang:realtime_tokens_total{{{at},mode="prefill_compute"}} {self.computed}']
-        out += [f"sglang:num_retracted_requests_total{{{at}}} {self.preempted}", f'sglang:evicted_tokens_total{{{cache}}} {self.evicted}']
+        out += [
+            f'sglang:realtime_tokens_total{{{at},mode="decode"}} {self.generated}',
+            f'sglang:realtime_tokens_total{{{at},mode="prefill_compute"}} {self.computed}',
+        ]
+        out += [f"sglang:num_retracted_requests_total{{{at}}} {self.preempted}", f"sglang:evicted_tokens_total{{{cache}}} {self.evicted}"]
         if self.s.host:
-            out += [f'sglang:hicache_backup_tokens_total{{{cache},pool="kv"}} {self.written}', f'sglang:load_back_tokens_total{{{cache},pool="kv"}} 0']
+            out += [
+                f'sglang:hicache_backup_tokens_total{{{cache},pool="kv"}} {self.written}',
+                f'sglang:load_back_tokens_total{{{cache},pool="kv"}} 0',
+            ]
         out += self.ttft.lines("sglang:time_to_first_token_seconds", 'model_name="m",engine_type="unified"')
         return [*out, *self.prompt_sizes.lines("sglang:prompt_tokens_histogram", 'model_name="m",engine_type="unified"')]
 
@@ -239,4 +253,16 @@ def random_setup(seed: int) -> Setup:
     load = r.choice((0.3, 0.5, 2.0, 3.0))
     host = r.choice((0, capacity // 2, capacity * 4)) if engine == "sglang" else 0
     rates = ((120, ceiling * 0.3), (150, ceiling * load), (90, ceiling * 0.2))
-    return Setup(engine, capacity, max(2, max_running), prompt, output, max_new, rates, 40 * prompt, decode, host, r.choice(("write_through", "write_through_selective")))
+    return Setup(
+        engine,
+        capacity,
+        max(2, max_running),
+        prompt,
+        output,
+        max_new,
+        rates,
+        40 * prompt,
+        decode,
+        host,
+        r.choice(("write_through", "write_through_selective")),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulated import Engine, random_setup
 
 from kvwatch.exposition import Memo
 from kvwatch.model import Finding, Target
@@ -12,6 +11,7 @@ from kvwatch.rules import active
 from kvwatch.store import Store
 from kvwatch.turn import Clocked, finished
 from kvwatch.view import Watch
+from tests.simulated import Engine, random_setup
 
 INTERVAL = 10
 ABOUT_L1 = {"l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated", "admission-reserve-too-large"}

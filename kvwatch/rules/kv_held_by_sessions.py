@@ -19,7 +19,11 @@ RULE = Rule(
     ),
     remedy=(
         Do("close idle sessions, or shorten their timeout", "their KV is held until then", when=(l1.session_ratio >= 0.2,)),
-        Do("shorten pin_timeout_sec or --l1-read-ttl-seconds of LMCache", "pins of aborted requests last until then", when=(l2.held_ratio >= 0.2,)),
+        Do(
+            "shorten pin_timeout_sec or --l1-read-ttl-seconds of LMCache",
+            "pins of aborted requests last until then",
+            when=(l2.held_ratio >= 0.2,),
+        ),
     ),
     page=__doc__ or "",
 )

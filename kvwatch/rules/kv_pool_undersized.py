@@ -23,10 +23,18 @@ RULE = Rule(
         Say("Raising the share from {memory_fraction} to {memory_fraction_next} would add about {kv_growth_tokens} tokens to the pool."),
     ),
     remedy=(
-        Do("raise --gpu-memory-utilization and restart", "the pool is sized once, at start", engine="vllm",
-           exact=f"restart with --gpu-memory-utilization {AMOUNT}"),
-        Do("raise --mem-fraction-static and restart", "the pool is sized once, at start", engine="sglang",
-           exact=f"restart with --mem-fraction-static {AMOUNT}"),
+        Do(
+            "raise --gpu-memory-utilization and restart",
+            "the pool is sized once, at start",
+            engine="vllm",
+            exact=f"restart with --gpu-memory-utilization {AMOUNT}",
+        ),
+        Do(
+            "raise --mem-fraction-static and restart",
+            "the pool is sized once, at start",
+            engine="sglang",
+            exact=f"restart with --mem-fraction-static {AMOUNT}",
+        ),
     ),
     causes=("l1-saturated",),
     page=__doc__ or "",

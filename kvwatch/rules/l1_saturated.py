@@ -29,7 +29,12 @@ RULE = Rule(
     explanation=WHAT_IS_FULL,
     remedy=(
         *(Do(d.do, d.because, d.engine, reason="budget") for d in EASE_BUDGET),
-        Do("raise --schedule-conservativeness", "admission then leaves running requests more room to grow", engine="sglang", reason="preempting"),
+        Do(
+            "raise --schedule-conservativeness",
+            "admission then leaves running requests more room to grow",
+            engine="sglang",
+            reason="preempting",
+        ),
         *RAISE_L1,
         *CAP_DEMAND,
     ),

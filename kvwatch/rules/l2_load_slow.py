@@ -19,7 +19,11 @@ RULE = Rule(
         Say("{requests_fetching} requests ({fetching_share} of the queue) wait for KV from a lower tier."),
     ),
     remedy=(
-        Do("set --hicache-io-backend kernel with --hicache-mem-layout page_first", "it copies whole pages instead of layer slices", engine="sglang"),
+        Do(
+            "set --hicache-io-backend kernel with --hicache-mem-layout page_first",
+            "it copies whole pages instead of layer slices",
+            engine="sglang",
+        ),
         Do("pin the engine to the GPU's NUMA node", "host memory on the other socket halves the bandwidth"),
         Do("limit how many loads run at once in the connector", "they share one PCIe link"),
     ),

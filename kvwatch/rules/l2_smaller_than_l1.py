@@ -16,7 +16,11 @@ RULE = Rule(
     title="The host tier (L2) is no larger than the pool in HBM (L1)",
     explanation=(Say("L2 holds {l2_capacity_share} what L1 holds."),),
     remedy=(
-        Do("raise --hicache-ratio above 1, or set --hicache-size", "the host tier should hold what L1 evicts beside its copies", engine="sglang"),
+        Do(
+            "raise --hicache-ratio above 1, or set --hicache-size",
+            "the host tier should hold what L1 evicts beside its copies",
+            engine="sglang",
+        ),
         Do("raise --kv-offloading-size or LMCache's max_local_cpu_size", "the host tier should hold what L1 evicts", engine="vllm"),
     ),
     page=__doc__ or "",

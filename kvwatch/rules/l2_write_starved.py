@@ -22,8 +22,16 @@ RULE = Rule(
         Say("{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and nothing was written."),
     ),
     remedy=(
-        Do("set --hicache-write-policy write_through", "selective writing waits for a second use, so prefixes used once are lost", engine="sglang"),
-        Do("lower store_threshold in the offloading connector's kv_connector_extra_config", "blocks are kept only after that many uses", engine="vllm"),
+        Do(
+            "set --hicache-write-policy write_through",
+            "selective writing waits for a second use, so prefixes used once are lost",
+            engine="sglang",
+        ),
+        Do(
+            "lower store_threshold in the offloading connector's kv_connector_extra_config",
+            "blocks are kept only after that many uses",
+            engine="vllm",
+        ),
         Do("check the connector's role and LMCache's save settings", "a consumer stores nothing"),
     ),
     causes=("prefix-cache-thrash",),

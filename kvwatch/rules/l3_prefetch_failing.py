@@ -16,7 +16,11 @@ RULE = Rule(
     remedy=(
         Do("look at the storage backend and the network to it", "what it holds does not arrive"),
         Do("enlarge the host tier (L2)", "it must have room for what is prefetched"),
-        Do("set --hicache-storage-prefetch-policy to best_effort or timeout", "requests then do not wait for what does not come", engine="sglang"),
+        Do(
+            "set --hicache-storage-prefetch-policy to best_effort or timeout",
+            "requests then do not wait for what does not come",
+            engine="sglang",
+        ),
     ),
     causes=("ttft-degraded",),
     page=__doc__ or "",

@@ -17,7 +17,11 @@ RULE = Rule(
     remedy=(
         Do("add replicas, or let the router spread better", "demand exceeds what this engine admits"),
         Do("raise --max-num-queued-reqs only if clients would rather wait", "a longer queue moves the refusal into latency", engine="vllm"),
-        Do("raise --max-queued-requests only if clients would rather wait", "a longer queue moves the refusal into latency", engine="sglang"),
+        Do(
+            "raise --max-queued-requests only if clients would rather wait",
+            "a longer queue moves the refusal into latency",
+            engine="sglang",
+        ),
     ),
     page=__doc__ or "",
 )

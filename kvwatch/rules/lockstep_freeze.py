@@ -17,7 +17,11 @@ RULE = Rule(
     explanation=(Say("This rank is {l1_used_ratio} used and no rank has made a token for {tokenless_seconds}."),),
     remedy=(
         Do("restart the full rank's engine", "the others wait for it in every step"),
-        Do("bound what decode preallocates (--num-reserved-decode-tokens)", "a rank that is full of preallocated requests cannot step", engine="sglang"),
+        Do(
+            "bound what decode preallocates (--num-reserved-decode-tokens)",
+            "a rank that is full of preallocated requests cannot step",
+            engine="sglang",
+        ),
     ),
     causes=("queue-stalled", "metrics-frozen", "ttft-degraded"),
     spreads=True,

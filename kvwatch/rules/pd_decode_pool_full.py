@@ -12,7 +12,11 @@ RULE = Rule(
     hold=60,
     when=(topology.decode_growth > 0, topology.decode_queue > 0, l1.saturated),
     title="The decode pool is full and requests pile up before it",
-    explanation=(Say("{decode_queue_requests} requests wait for room with {l1_used_ratio} of the decode pool used; the queue grew by {decode_queue_growth}."),),
+    explanation=(
+        Say(
+            "{decode_queue_requests} requests wait for room with {l1_used_ratio} of the decode pool used; the queue grew by {decode_queue_growth}."
+        ),
+    ),
     remedy=(
         Do("add decode engines", "prefill makes more than decode can hold"),
         Do("lower --num-reserved-decode-tokens", "each request then reserves less room for its output", engine="sglang"),

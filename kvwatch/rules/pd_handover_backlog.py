@@ -13,7 +13,9 @@ RULE = Rule(
     when=(topology.handover_queue > 0, topology.handover_growth > 0, l1.used_ratio < 0.8),
     title="Requests pile up between prefill and decode",
     explanation=(
-        Say("{handover_queue_requests} requests stand between prefill and decode, {handover_queue_growth} more than a window ago; L1 is {l1_used_ratio} used."),
+        Say(
+            "{handover_queue_requests} requests stand between prefill and decode, {handover_queue_growth} more than a window ago; L1 is {l1_used_ratio} used."
+        ),
     ),
     remedy=(
         Do("look at the transfer backend and its network (NIXL, Mooncake)", "KV waits to be handed over"),

@@ -14,7 +14,9 @@ RULE = Rule(
     when=(l1.hit_change < 0.5, l1.evicted_ratio > 0, l1.evictable_ratio < 0.05),
     title="Prefixes are evicted before they are used again",
     explanation=(
-        Say("{prefix_hit_ratio} of looked-up tokens hit L1, {prefix_hit_change} the calm share; {l1_evictable_ratio} of the pool is reusable cache."),
+        Say(
+            "{prefix_hit_ratio} of looked-up tokens hit L1, {prefix_hit_change} the calm share; {l1_evictable_ratio} of the pool is reusable cache."
+        ),
     ),
     remedy=(
         Do("give L1 more memory, or ask less of it", "what is in use leaves no room for prefixes"),

@@ -20,7 +20,11 @@ RULE = Rule(
         Say("{requests_queued} requests wait here with {l1_used_ratio} of L1 used; a peer without a queue uses {peer_least_used_ratio}."),
     ),
     remedy=(
-        Do("set --load-balance-method to total_tokens (total_requests for short prompts)", "round robin ignores how long requests are", engine="sglang"),
+        Do(
+            "set --load-balance-method to total_tokens (total_requests for short prompts)",
+            "round robin ignores how long requests are",
+            engine="sglang",
+        ),
         Do("let the router look at queue and KV usage of each rank", "equal counts are not equal load"),
         Do("check for sticky sessions or prefix routing that pin hot prompts to one rank", "affinity without a limit makes hot ranks"),
     ),

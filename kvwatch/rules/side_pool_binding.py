@@ -14,7 +14,9 @@ RULE = Rule(
     hold=60,
     when=(l1.waiting > 0, l1.side_used_ratio >= 0.95, l1.full_used_ratio < 0.95),
     title="A side pool (sliding window or states) is full, not the KV pool",
-    explanation=(Say("The side pool is {l1_side_used_ratio} used, the full-attention pool {l1_full_used_ratio}; {requests_waiting} requests wait."),),
+    explanation=(
+        Say("The side pool is {l1_side_used_ratio} used, the full-attention pool {l1_full_used_ratio}; {requests_waiting} requests wait."),
+    ),
     remedy=(
         Do("raise --swa-full-tokens-ratio", "the sliding-window pool then takes a larger share of the memory", engine="sglang"),
         Do("raise --mamba-full-memory-ratio or --max-mamba-cache-size", "each running sequence needs a state slot", engine="sglang"),

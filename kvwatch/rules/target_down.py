@@ -18,7 +18,9 @@ RULE = Rule(
     explanation=(Say("{scrape_failures_in_row} scrapes in a row failed: {failure_detail}"),),
     remedy=(
         Do("check that the engine's process runs and listens at {url}", "kvwatch can say nothing about this engine until it answers"),
-        Do("check network policy, TLS and the token between kvwatch and the engine", "a healthy engine behind a closed door looks the same"),
+        Do(
+            "check network policy, TLS and the token between kvwatch and the engine", "a healthy engine behind a closed door looks the same"
+        ),
     ),
     scope="target",
     page=__doc__ or "",

@@ -18,7 +18,9 @@ RULE = Rule(
     when=(latency.high, latency.fresh),
     title="First tokens take {ttft_p99_seconds} (p99)",
     explanation=(
-        Say("The window's p99 is {ttft_p99_seconds}, in calm time it was {ttft_baseline_p99_seconds} ({baseline_seconds} of calm traffic)."),
+        Say(
+            "The window's p99 is {ttft_p99_seconds}, in calm time it was {ttft_baseline_p99_seconds} ({baseline_seconds} of calm traffic)."
+        ),
         Say("{ttft_queue_share} of the way to it was queueing."),
         Say("{ttft_prefill_share} was prefill."),
         Say("Loading KV from the host tier took {ttft_load_share} of it."),

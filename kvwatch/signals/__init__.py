@@ -10,5 +10,9 @@ CONDITIONS: tuple[Condition, ...] = (*l1.CONDITIONS, *latency.CONDITIONS, *l2.CO
 TARGET_SIGNALS: tuple[TargetSignal, ...] = trust.TARGET_SIGNALS
 TARGET_CONDITIONS: tuple[Condition, ...] = trust.TARGET_CONDITIONS
 
-HELP = {s.name: s.help for s in SIGNALS} | {s.name: s.help for s in TARGET_SIGNALS} | {c.name: c.help for c in (*CONDITIONS, *TARGET_CONDITIONS)}
+HELP = (
+    {s.name: s.help for s in SIGNALS}
+    | {s.name: s.help for s in TARGET_SIGNALS}
+    | {c.name: c.help for c in (*CONDITIONS, *TARGET_CONDITIONS)}
+)
 UNITS = {s.name: s.unit for s in SIGNALS} | {s.name: s.unit for s in TARGET_SIGNALS}

@@ -183,6 +183,4 @@ def undecided(node: Node, view: View | TargetView, limits: Limits) -> Iterator[s
 def branches(condition: Condition, view: View, limits: Limits) -> dict[str, Interval]:
     """Each labelled branch of a condition as 0, 1 or between."""
     also = all_of([holds(part, view, limits) for part in condition.also])
-    return {
-        label: truth(all_of([also, holds(part, view, limits)])) for label, part in zip(condition.labels, condition.parts, strict=True)
-    }
+    return {label: truth(all_of([also, holds(part, view, limits)])) for label, part in zip(condition.labels, condition.parts, strict=True)}

@@ -106,7 +106,7 @@ def _preempting(view: View) -> Interval:
         return MAYBE
     found: list[Truth] = []
     for count, (after, before) in enumerate(view.steps()):
-        if count >= 2 and view.now - before.at > RECENT_SECONDS:  # noqa: PLR2004  two scrapes
+        if count >= 2 and view.now - before.at > RECENT_SECONDS:
             break
         grown = after.state.counters.get("preemptions", 0.0) > before.state.counters.get("preemptions", 0.0)
         found.append(any_of([_pressed(after), _pressed(before)]) if grown else False)
@@ -136,7 +136,7 @@ def _other_wait(view: View) -> bool:
     return reads is not None and reads > 0
 
 
-def _budget_bound(view: View) -> Interval:
+def _budget_bound(view: View) -> Interval:  # noqa: PLR0911  one return for each proof or refutation
     """SGLang's other way to be full: the budget of tokens that running requests may still generate is used up.
 
     Only the ratio of the reserve is exported, so it is proven by elimination, and refuted when the room exceeds all that could be
@@ -202,12 +202,17 @@ def _session_ratio(view: View) -> Interval:
 
 used_ratio = Signal("l1_used_ratio", "ratio", "used share of the binding pool in HBM", _used_ratio, kept=True)
 full_used_ratio = Signal("l1_full_used_ratio", "ratio", "used share of the full-attention pool in HBM", _full_used_ratio)
-side_used_ratio = Signal("l1_side_used_ratio", "ratio", "used share of the fullest sliding-window or state pool; 0 without one", _side_used_ratio)
+side_used_ratio = Signal(
+    "l1_side_used_ratio", "ratio", "used share of the fullest sliding-window or state pool; 0 without one", _side_used_ratio
+)
 reclaimable_ratio = Signal("l1_reclaimable_ratio", "ratio", "share of the binding pool that admission can still get", _reclaimable_ratio)
 resident_ratio = Signal("l1_resident_ratio", "ratio", "share of the pool in HBM that holds data", _resident_ratio, kept=True, bounded=True)
 evictable_ratio = Signal("l1_evictable_ratio", "ratio", "share of the pool in HBM that is reusable cache", _evictable_ratio, bounded=True)
 shortfall = Signal(
-    "l1_shortfall_tokens", "tokens", "what the next request lacks, by the window's mean prompt; 0 where prompts are not exported", _shortfall
+    "l1_shortfall_tokens",
+    "tokens",
+    "what the next request lacks, by the window's mean prompt; 0 where prompts are not exported",
+    _shortfall,
 )
 waiting = Signal("requests_waiting", "requests", "requests that wait for capacity", _waiting, kept=True)
 preempting = Signal("preempting", "condition", "a running request just lost its KV under pressure", _preempting)
@@ -233,4 +238,3 @@ full_or_preempting = Condition("l1_memory_bound", "the pool in HBM is full or pr
 SIGNALS = (used_ratio, full_used_ratio, side_used_ratio, reclaimable_ratio, resident_ratio, evictable_ratio, shortfall, waiting, preempting,
            budget_bound, evicted_ratio, hit_ratio, hit_change, session_ratio)  # fmt: skip
 CONDITIONS = (saturated, bound, unbound, full_or_preempting)
-

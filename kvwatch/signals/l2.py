@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from kvwatch.model import EngineState, Pool
@@ -127,7 +128,7 @@ def _turnover(view: View) -> Interval:
     for name in WRITTEN:
         if span.judged and name in span.frames[-1].state.counters:
             counts = [f.state.counters.get(name, 0.0) for f in span.frames]
-            return TRUE if all(b > a for a, b in zip(counts, counts[1:], strict=False)) else ZERO
+            return TRUE if all(b > a for a, b in itertools.pairwise(counts)) else ZERO
     return UNKNOWN
 
 
@@ -196,18 +197,31 @@ def _l3_failures(view: View) -> Interval:
 
 present = Signal("l2_present", "condition", "a host tier is configured", _present)
 resident_ratio = Signal("l2_resident_ratio", "ratio", "share of the host tier that holds data", _resident_ratio, kept=True, bounded=True)
-uncertainty = Signal("l2_uncertainty_ratio", "ratio", "how much of the host tier's occupancy cannot be known; 0 without a tier", _uncertainty)
+uncertainty = Signal(
+    "l2_uncertainty_ratio", "ratio", "how much of the host tier's occupancy cannot be known; 0 without a tier", _uncertainty
+)
 capacity_ratio = Signal("l2_capacity_share", "times", "capacity of the host tier against the pool in HBM", _capacity_ratio)
 written = Signal("l2_written", "count", "written to the host tier in the window (tokens, bytes or stores)", _written)
 read = Signal("l2_read", "count", "read from the host tier in the window (tokens or bytes)", _read)
-write_share = Signal("l2_write_share", "ratio", "share of what HBM evicted in the window that had been written to the host tier", _write_share, bounded=True)
+write_share = Signal(
+    "l2_write_share", "ratio", "share of what HBM evicted in the window that had been written to the host tier", _write_share, bounded=True
+)
 unwritten_prompts = Signal(
-    "l2_unwritten_prompt_tokens", "tokens", "prompt tokens computed while nothing was written; 0 where evictions are counted", _unwritten_prompts
+    "l2_unwritten_prompt_tokens",
+    "tokens",
+    "prompt tokens computed while nothing was written; 0 where evictions are counted",
+    _unwritten_prompts,
 )
 drops = Signal("l2_drops", "count", "stores, objects or tokens the host tier could not take in the window", _drops)
 written_lately = Signal("l2_written_5m", "count", "written to the host tier in five minutes", _written_lately, bounded=True)
 read_lately = Signal("l2_read_5m", "count", "read from the host tier in five minutes", _read_lately, bounded=True)
-repeats_lately = Signal("prefix_repeats_5m", "tokens", "prompt tokens that hit HBM or were looked up in the host tier in five minutes", _repeats_lately, bounded=True)
+repeats_lately = Signal(
+    "prefix_repeats_5m",
+    "tokens",
+    "prompt tokens that hit HBM or were looked up in the host tier in five minutes",
+    _repeats_lately,
+    bounded=True,
+)
 turnover = Signal("l1_turnover", "times", "how often the pool in HBM was evicted whole since the start", _turnover)
 
 side_resident = Signal("l2_side_resident_ratio", "ratio", "resident share of the host pool for states; 0 without one", _side_resident)

@@ -92,14 +92,18 @@ baseline = Signal("ttft_baseline_p99_seconds", "seconds", "the same in this engi
 baseline_seconds = Signal("baseline_seconds", "seconds", "calm time with traffic the baselines were learned from", _baseline_seconds)
 queue_share = Signal("ttft_queue_share", "ratio", "share of the way to the first token spent queueing", _queue_share)
 prefill_share = Signal("ttft_prefill_share", "ratio", "share of the way to the first token spent in prefill", _prefill_share)
-load_share = Signal("ttft_load_share", "ratio", "share of the time to first token spent loading KV from the host tier", _load_share, bounded=True)
+load_share = Signal(
+    "ttft_load_share", "ratio", "share of the time to first token spent loading KV from the host tier", _load_share, bounded=True
+)
 ratio = Signal("ttft_slowdown", "times", "the window's p99 against the calm p99", _ratio, bounded=True)
 slo_ratio = Signal("ttft_slo_use", "times", "the window's p99 against the configured SLO; 0 without one", _slo_ratio, bounded=True)
 since_first_token = Signal("first_token_age_seconds", "seconds", "time since the last first token", _since_first_token, bounded=True)
 stall_ratio = Signal("first_token_stall", "times", "that time against twice the calm p99, at least 5 s", _stall_ratio, bounded=True)
 
 high = Condition("ttft_high", "first tokens are much later than in calm time, or than the SLO", "any", (ratio >= 2.0, slo_ratio >= 1.0))
-fresh = Condition("ttft_fresh", "a first token came lately, or requests wait for theirs", "any", (since_first_token <= 15.0, l1.waiting > 0))
+fresh = Condition(
+    "ttft_fresh", "a first token came lately, or requests wait for theirs", "any", (since_first_token <= 15.0, l1.waiting > 0)
+)
 pain = Condition(
     "pain", "users feel it: requests wait on a full pool, are preempted, or get their first token late", "any",
     (

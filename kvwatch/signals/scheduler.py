@@ -108,7 +108,7 @@ def _stale_loads(view: View) -> Interval:
     """The least age of the scheduler's own load report in two scrapes; 0 where it has none, or nothing runs."""
     frames = [view.frame, *itertools.islice(view.before(math.inf), 1)]
     ages = [f.state.gauges["loads_age_seconds"].lo for f in frames if "loads_age_seconds" in f.state.gauges]
-    if len(ages) < 2 or view.state.running.compare(">", 0) is not True:  # noqa: PLR2004  two scrapes
+    if len(ages) < 2 or view.state.running.compare(">", 0) is not True:
         return ZERO
     return exactly(min(ages))
 
@@ -255,21 +255,29 @@ def _rejected(view: View) -> Interval:
 
 running_change = Signal("running_change", "times", "running requests against calm time", _running_change)
 frozen = Signal("frozen_use", "times", "time without any change while requests run, against 60 s (SGLang 90 s)", _frozen)
-stale_loads = Signal("loads_stale_seconds", "seconds", "age of the scheduler's own load report in two scrapes while requests run", _stale_loads)
+stale_loads = Signal(
+    "loads_stale_seconds", "seconds", "age of the scheduler's own load report in two scrapes while requests run", _stale_loads
+)
 block_fill = Signal("block_fill_ratio", "ratio", "tokens stored per token of the blocks in use", _block_fill, bounded=True)
 running = Signal("requests_running", "requests", "requests in the batch", _running, kept=True)
 queued = Signal("requests_queued", "requests", "requests that wait, for whatever reason", _queued)
-deferred = Signal("requests_deferred", "requests", "requests put aside for a grammar, an adapter or KV from a lower tier", _deferred, bounded=True)
+deferred = Signal(
+    "requests_deferred", "requests", "requests put aside for a grammar, an adapter or KV from a lower tier", _deferred, bounded=True
+)
 deferred_share = Signal("deferred_share", "ratio", "share of the waiting requests that were put aside", _deferred_share, bounded=True)
 step_fill = Signal("step_fill_ratio", "ratio", "tokens of a step against its budget", _step_fill)
 demand = Signal("demand_requests", "requests", "running and waiting together", _demand)
 token_rate = Signal("token_rate", "tokens/s", "tokens generated per second in the window", _token_rate, kept=True)
 token_change = Signal("token_rate_change", "times", "tokens per second of the last 15 s against calm time", _token_change, bounded=True)
 tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was made", _tokenless, kept=True, bounded=True)
-preemption_rate = Signal("preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True)
+preemption_rate = Signal(
+    "preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True
+)
 preemptions = Signal("preemptions_in_window", "count", "requests preempted or retracted in the window", _preemptions)
 preempted_share = Signal("preempted_share", "ratio", "those against the running requests", _preempted_share)
-recompute_share = Signal("recompute_share", "ratio", "share of computed tokens that were computed again after a preemption", _recompute_share, bounded=True)
+recompute_share = Signal(
+    "recompute_share", "ratio", "share of computed tokens that were computed again after a preemption", _recompute_share, bounded=True
+)
 at_cap = Signal("running_at_cap", "condition", "as many requests run as the engine allows", _at_cap)
 reserve_ratio = Signal("admission_reserve_ratio", "ratio", "share of the remaining output SGLang's last admission reserved", _reserved_high)
 generated = Signal("generated_tokens", "tokens", "tokens generated since the engine's start", _generated)
@@ -277,8 +285,12 @@ mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running seq
 ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that length the pool in HBM holds at once", _ceiling)
 hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
 foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign, bounded=True)
-memory_fraction = Signal("memory_fraction", "fraction", "share of GPU memory the engine was given; 0 where it does not say", _memory_fraction)
-next_fraction = Signal("memory_fraction_next", "fraction", "what that share could be raised to with the memory that is free", _next_fraction)
+memory_fraction = Signal(
+    "memory_fraction", "fraction", "share of GPU memory the engine was given; 0 where it does not say", _memory_fraction
+)
+next_fraction = Signal(
+    "memory_fraction_next", "fraction", "what that share could be raised to with the memory that is free", _next_fraction
+)
 kv_growth = Signal("kv_growth_tokens", "tokens", "tokens the pool would gain by that", _kv_growth)
 more_sequences = Signal("kv_growth_sequences", "requests", "sequences of the present length the pool would gain by that", _more_sequences)
 ceiling_share = Signal("ceiling_per_demand", "times", "sequences the pool in HBM holds against running and waiting ones", _shed_ratio)

@@ -7,7 +7,6 @@ from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
 
-
 HANDOVER = ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_prealloc_queue", "decode_transfer_queue")
 DECODE = ("decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_queue")
 
@@ -15,7 +14,7 @@ DECODE = ("decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_qu
 def _spare_peer(view: View) -> Interval:
     """The least used ratio among peers without a queue; 1 when there is no such peer."""
     ratios = [l1.used_ratio_of(f) for f in view.peers if f.state.waiting.compare(">", 0) is False and not f.state.asleep]
-    return Interval(min(r.lo for r in ratios), min(1.0, min(r.hi for r in ratios))) if ratios else TRUE
+    return Interval(min(r.lo for r in ratios), min(1.0, *(r.hi for r in ratios))) if ratios else TRUE
 
 
 def _peers_tokenless(view: View) -> Interval:
@@ -70,14 +69,18 @@ def _transfer_failures(view: View) -> Interval:
     return UNKNOWN if grown is None else exactly(grown)
 
 
-peers_tokenless = Signal("peers_tokenless_seconds", "seconds", "time in which no peer made a token; 0 without peers", _peers_tokenless, bounded=True)
+peers_tokenless = Signal(
+    "peers_tokenless_seconds", "seconds", "time in which no peer made a token; 0 without peers", _peers_tokenless, bounded=True
+)
 peers_busy = Signal("peers_running_requests", "requests", "requests running on the peers", _peers_busy)
 handover_queue = Signal("handover_queue_requests", "requests", "requests between prefill and decode", _handover)
 handover_growth = Signal("handover_queue_growth", "requests", "growth of that queue over the window", _handover_growth)
 decode_queue = Signal("decode_queue_requests", "requests", "requests that wait for room on the decode side", _decode_backlog)
 decode_growth = Signal("decode_queue_growth", "requests", "growth of that queue over the window", _decode_growth)
 transfer_failures = Signal("transfer_failures_in_window", "count", "KV transfers that failed in the window", _transfer_failures)
-spare_peer = Signal("peer_least_used_ratio", "ratio", "used share of the least used peer that has no queue; 1 without such a peer", _spare_peer)
+spare_peer = Signal(
+    "peer_least_used_ratio", "ratio", "used share of the least used peer that has no queue; 1 without such a peer", _spare_peer
+)
 pressed = Condition("rank_pressed", "the rank is full or has a queue", "any", (l1.saturated, l1.waiting > 0))
 
 SIGNALS = (spare_peer, peers_tokenless, peers_busy, handover_queue, handover_growth, decode_queue, decode_growth, transfer_failures)
