@@ -185,7 +185,8 @@ class Engine:
         if self.s.engine == "vllm":
             return {}
         rank = {"dp_rank": 0, "timestamp": float(self.now), "num_running_reqs": len(self.running), "num_waiting_reqs": len(self.waiting),
-                "num_used_tokens": self.used, "max_total_num_tokens": self.s.capacity, "max_running_requests": self.s.max_running}  # fmt: skip
+                "num_used_tokens": self.used, "max_total_num_tokens": self.s.capacity,
+                "max_running_requests": self.s.max_running}  # fmt: skip
         return {"loads": {"loads": [rank]}}
 
     def exposition(self) -> str:
@@ -196,7 +197,8 @@ class Engine:
         at = 'model_name="m",engine="0"'
         blocks = self.s.capacity // 16
         values = {
-            "kv_cache_usage_perc": min(1.0, -(-self.used // 16) / blocks), "num_requests_running": len(self.running), "num_requests_waiting": len(self.waiting),
+            "kv_cache_usage_perc": min(1.0, -(-self.used // 16) / blocks), "num_requests_running": len(self.running),
+            "num_requests_waiting": len(self.waiting),
         }  # fmt: skip
         counters = {
             "num_preemptions": self.preempted, "prompt_tokens": self.prompts, "generation_tokens": self.generated,
@@ -218,7 +220,8 @@ class Engine:
         cache = 'cache_type="UnifiedRadixCache",tp_rank="0",pp_rank="0",dp_rank="0"'
         values = {
             "max_total_num_tokens": self.s.capacity, "kv_used_tokens": self.used, "kv_evictable_tokens": self.cached,
-            "kv_available_tokens": self.s.capacity - self.used - self.cached, "num_running_reqs": len(self.running), "num_queue_reqs": len(self.waiting),
+            "kv_available_tokens": self.s.capacity - self.used - self.cached, "num_running_reqs": len(self.running),
+            "num_queue_reqs": len(self.waiting),
             "new_token_ratio": round(self.ratio, 3), "page_size": 1,
         }  # fmt: skip
         if self.s.host:

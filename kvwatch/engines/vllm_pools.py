@@ -34,7 +34,8 @@ class CacheConfig:
     """What the labels of ``cache_config_info`` say (vllm/config/cache.py); None for a label that is missing or says "None".
 
     ``blocks`` is summed over the data-parallel engines of one front end and repeated on each (vllm/v1/engine/core_client.py);
-    ``retention`` marks releases that hand out bare blocks before cached ones; ``override`` and ``tokens`` are one engine's. All three count the null block.
+    ``retention`` marks releases that hand out bare
+    blocks before cached ones; ``override`` and ``tokens`` are one engine's. All three count the null block.
     """
 
     block_size: float | None
