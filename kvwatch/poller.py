@@ -68,12 +68,15 @@ class Scraper:
         return self.refiner.refine(judged(self.target, Clocked(at, time.time(), seconds), exposition, side, len(body)), self.view_of)
 
     def _ask_beside(self, pages: Sequence[SidePage]) -> Mapping[str, object]:
-        """Ask the optional pages that are due; one that fails is left alone for a while and costs nothing else."""
+        """Ask the optional pages that are due; one that fails is left alone for a while and costs nothing else.
+
+        Of the pages that hold for a while only one is asked in a turn, so that a fleet's first round is not a burst.
+        """
         now = time.monotonic()
-        for page in pages:
-            state = self.side.setdefault(page.name, _Side())
-            if now < state.due:
-                continue
+        due = [page for page in pages if now >= self.side.setdefault(page.name, _Side()).due]
+        slow = sorted((page for page in due if page.every_seconds), key=lambda page: self.side[page.name].due)
+        for page in (*(page for page in due if not page.every_seconds), *slow[:1]):
+            state = self.side[page.name]
             try:
                 state.answer = self._json(page)
                 state.due = now + page.every_seconds
