@@ -135,7 +135,7 @@ def _carry_on(  # noqa: PLR0913, PLR0917  the moment and what was open before it
             episodes[rule.id] = Episode(was.since if was else now, now, told)
         elif was is not None and now - was.last_true <= active.clear_hold_for(engine) and active.hold_for(engine) > 0:
             episodes[rule.id] = was
-        if state is None and any(t is True for t in terms):
+        if state is None and any(holds(term, view, active.limits) is True for term in rule.terms()):
             open_questions[rule.id] = tuple(dict.fromkeys(name for node in rule.when for name in undecided(node, view, active.limits)))
     return episodes, open_questions
 
