@@ -105,7 +105,7 @@ def _introduce(engines: Mapping[str, str], page: str, out: TextIO) -> None:
     for name, url in engines.items():
         print(f"  {name:14}  {ENGINES[name]}\n  {'':14}  {url}", file=out)
     print(
-        "\nWhat will happen: calm traffic for about 25 s; then more requests than L1 holds: they queue, running ones are preempted,\n"
+        "\nWhat will happen: calm traffic for about 30 s; then more requests than L1 holds: they queue, running ones are preempted,\n"
         "first tokens take seconds. kvwatch says why, and what to do. (Findings fire after 10 s here, 30 s by default.)\n"
         "After two minutes it begins again, as if the engines had been restarted.\n\n"
         f"  page     {page}/\n"
