@@ -92,6 +92,14 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument("rule", metavar="RULE")
     explain.set_defaults(run=_explain)
 
+    render = commands.add_parser("render", help="write alerts, Alertmanager configuration, runbook, dashboards and tables")
+    render.add_argument("what", nargs="?", default="all", help="alerts, alertmanager, runbook, readme, dashboards, or all (default)")
+    render.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file says something else")
+    render.add_argument("--config", type=Path, help="render with the thresholds and holds of this configuration")
+    render.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="folder to write below; default the current one")
+    render.add_argument("--runbook-url", metavar="URL", help="where the runbook is; a rule's id is put behind it")
+    render.set_defaults(run=_render)
+
     check = commands.add_parser("check-config", help="say what is wrong in a configuration file, and where")
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(run=_check_config)
@@ -182,6 +190,26 @@ def _explain(args: argparse.Namespace) -> int:
         raise UsageError(f"no rule is called '{args.rule}'; there are {', '.join(RULES)}")
     print(page.rstrip("\n"))
     return 0
+
+
+def _render(args: argparse.Namespace) -> int:
+    from kvwatch.render import RENDERERS, RUNBOOK_URL, Site, drifted, render, write  # noqa: PLC0415  only this command needs them
+
+    if args.what not in {"all", *RENDERERS}:
+        raise UsageError(f"'{args.what}' cannot be rendered; there are all, {', '.join(RENDERERS)}")
+    wanted = list(RENDERERS) if args.what == "all" else [args.what]
+    site = Site(active(_load(_overrides(args.config)).thresholds), args.output, args.runbook_url or RUNBOOK_URL)
+    try:
+        texts = render(wanted, site)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed: install kvwatch[render]") from None
+    if not args.check:
+        write(texts, args.output)
+        return 0
+    stale = drifted(texts, args.output)
+    for path in stale:
+        print(f"kvwatch render: {args.output / path} is not what would be rendered: run kvwatch render", file=sys.stderr)
+    return 1 if stale else 0
 
 
 def _check_config(args: argparse.Namespace) -> int:

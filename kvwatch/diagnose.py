@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from kvwatch.model import Advice, Evidence, Finding, Severity, Subject
 from kvwatch.quantity import Interval, Truth, all_of, truth
 from kvwatch.rules import RULES
-from kvwatch.rules.kinds import ActiveRule, Do, Say
+from kvwatch.rules.kinds import ActiveRule, Do, Rule, Say
 from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS, UNITS, l1, latency
 from kvwatch.signals.kinds import Node, branches, evidence, holds, undecided
 from kvwatch.view import TargetView, View
@@ -196,19 +196,22 @@ def _of_subject(case: Case, active: Mapping[str, ActiveRule]) -> list[Finding]:
         if rule_id in active:
             live[rule_id] = _finding(active[rule_id], case, episode)
     for rule_id in list(live):
-        for general in active[rule_id].rule.supersedes:
+        for general in _superseded(active[rule_id].rule, live[rule_id].reason) if rule_id in live else ():
             if general in live and (live[rule_id].status == "firing" or live[general].status == "pending"):
                 del live[general]
-            if rule_id not in live:
-                break
     troubled = any(f.severity != "info" for f in live.values()) or judged.values.get("pain", Interval(0, 1)).lo == 1
-    redundant = {general for rule_id in live for general in active[rule_id].rule.supersedes}
+    redundant = {general for rule_id, f in live.items() for general in _superseded(active[rule_id].rule, f.reason)}
     unknown = [
         _unknown(active[rule_id], case, missing)
         for rule_id, missing in judged.undecided.items()
         if troubled and rule_id in active and rule_id not in live and rule_id not in redundant
     ]
     return [*_linked(live), *unknown]
+
+
+def _superseded(rule: Rule, reason: str | None) -> tuple[str, ...]:
+    """What a finding makes redundant, for the reason it names."""
+    return (*rule.supersedes, *(general for r in rule.reasons if r.name == reason for general in r.supersedes))
 
 
 def _finding(active: ActiveRule, case: Case, episode: Episode) -> Finding:

@@ -61,9 +61,23 @@ def _values(told: Mapping[str, float | list[float]]) -> dict[str, Interval]:
 
 def run(engine: str, moments: Sequence[Values], rules: Sequence[ActiveRule] | None = None) -> list[list[Finding]]:
     """What is found at each moment, ``STEP`` seconds apart, when the signals have these values; others are unknown."""
+    return [list(moment.findings) for moment in judged_moments(engine, moments, rules)]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One sample judged: who it is about, every value, and what is found."""
+
+    subject: Subject
+    judged: Judged
+    findings: tuple[Finding, ...]
+
+
+def judged_moments(engine: str, moments: Sequence[Values], rules: Sequence[ActiveRule] | None = None) -> list[Moment]:
+    """The same with everything that was judged, for what is exported of it."""
     wanted = rules or active()
     judged: Judged | None = None
-    found: list[list[Finding]] = []
+    found: list[Moment] = []
     track = Track(OwnerKey("t", engine, "m", "0"))
     for number, values in enumerate(moments):
         now = number * STEP
@@ -75,7 +89,7 @@ def run(engine: str, moments: Sequence[Values], rules: Sequence[ActiveRule] | No
             subject = Subject("t", engine, "m", "0")
             view = View(track, Target("t", "t"), Watch(interval=STEP), read={**dict.fromkeys(_signals(), UNKNOWN), **values})
             judged = judge(view, wanted, judged)
-        found.append(list(findings([Case(subject, judged)], wanted)))
+        found.append(Moment(subject, judged, findings([Case(subject, judged)], wanted)))
     return found
 
 

@@ -44,10 +44,11 @@ class Do:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A proven sub-cause; the first one that holds is named and chooses its remedy."""
+    """A proven sub-cause; the first one that holds is named and chooses its remedy. ``supersedes`` are findings it says already."""
 
     name: str
     when: tuple[Node, ...]
+    supersedes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@
 
 from kvwatch.rules.kinds import Do, Rule, Say
 from kvwatch.signals import l1, l2
-from kvwatch.signals.kinds import Condition
 
 RULE = Rule(
     id="kv-held-by-sessions",
     severity="warning",
     hold=60,
-    when=(Condition("kv_held", "sessions or pins hold a fifth of a pool", "any", (l1.session_ratio >= 0.2, l2.held_ratio >= 0.2)),),
+    when=(l2.held,),
     title="Sessions or pinned objects hold a large part of a pool",
     explanation=(
         Say("Sessions hold {l1_session_ratio} of L1.", when=(l1.session_ratio >= 0.2,)),

@@ -22,9 +22,9 @@ RULE = Rule(
     hold=30,
     when=(l1.bound, latency.pain, l2.idle),
     reasons=(
-        Reason("smaller-than-l1", (l2.smaller,)),
-        Reason("write-starved", (l2.write_starved,)),
-        Reason("never-read", (l2.never_read,)),
+        Reason("smaller-than-l1", (l2.smaller,), supersedes=("l2-smaller-than-l1",)),
+        Reason("write-starved", (l2.write_starved,), supersedes=("l2-write-starved",)),
+        Reason("never-read", (l2.never_read,), supersedes=("l2-never-read",)),
         Reason("healthy", (l2.served,)),
     ),
     title="Requests queue on a full HBM pool (L1); the host tier (L2) has room but cannot admit them",
@@ -49,6 +49,6 @@ RULE = Rule(
         Do("then raise --hicache-ratio above 1", "a host tier no larger than L1 repeats it", engine="sglang", reason="smaller-than-l1"),
     ),
     causes=("preemption-storm", "ttft-degraded", "throughput-collapse", "load-shed", "prefix-cache-thrash", "long-context-squeeze"),
-    supersedes=("l1-saturated", "admission-reserve-too-large", "queue-with-free-kv", "l2-write-starved", "l2-never-read", "l2-smaller-than-l1"),
+    supersedes=("l1-saturated", "admission-reserve-too-large", "queue-with-free-kv"),
     page=__doc__ or "",
 )  # fmt: skip

@@ -237,6 +237,7 @@ slow_loads = Condition(
     "l2_slow", "loading from the host tier costs more than computing, or requests pile up behind it", "any",
     (load_cost > 1.0, Condition("fetches_pile_up", "most of the queue waits for KV from below", "all", (fetching >= 4, fetching_share >= 0.5))),
 )  # fmt: skip
+held = Condition("kv_held", "sessions or pins hold a fifth of a pool", "any", (l1.session_ratio >= 0.2, held_ratio >= 0.2))
 idle = Condition("l2_idle", "the host tier is proven more than half empty", "all", (present.is_(1), resident_ratio <= 0.5))
 full = Condition("l2_full", "the host tier is proven full", "all", (present.is_(1), resident_ratio >= 0.9))
 write_starved = Condition(
@@ -257,4 +258,4 @@ unobservable = Condition("l2_unobservable", "there is a host tier and its occupa
 
 SIGNALS = (present, resident_ratio, uncertainty, capacity_ratio, written, read, write_share, unwritten_prompts, drops, written_lately,
            read_lately, repeats_lately, turnover, side_resident, pinned_ratio, held_ratio, failed_stores, load_cost, fetching, fetching_share, l3_failures)  # fmt: skip
-CONDITIONS = (idle, full, slow_loads, write_starved, never_read, smaller, served, unobservable)
+CONDITIONS = (held, idle, full, slow_loads, write_starved, never_read, smaller, served, unobservable)

@@ -1,0 +1,56 @@
+"""Files rendered from the two catalogues, so that they cannot drift: alerts, Alertmanager, runbook, the README's tables, dashboards."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvwatch.rules.kinds import ActiveRule
+
+RUNBOOK_URL = "http://kvwatch:9477/runbook/"
+"""Where a daemon named kvwatch serves a rule's page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a site decides: its thresholds and holds, where its runbook is, and the folder that is rendered."""
+
+    rules: tuple[ActiveRule, ...]
+    folder: Path
+    runbook_url: str = RUNBOOK_URL
+
+
+Renderer = Callable[[Site], Mapping[str, str]]
+"""Texts by path below the site's folder."""
+
+RENDERERS: Mapping[str, str] = {
+    "alerts": "kvwatch.render.alerts",
+    "alertmanager": "kvwatch.render.alertmanager",
+    "runbook": "kvwatch.render.runbook",
+    "readme": "kvwatch.render.readme",
+    "dashboards": "kvwatch.render.dashboards",
+}
+"""What can be rendered, and the module with its ``render``; dashboards need the extra ``render``."""
+
+
+def render(names: Sequence[str], site: Site) -> dict[str, str]:
+    """All texts of the named renderers by path."""
+    texts: dict[str, str] = {}
+    for name in names:
+        renderer: Renderer = importlib.import_module(RENDERERS[name]).render
+        texts.update(renderer(site))
+    return texts
+
+
+def drifted(texts: Mapping[str, str], folder: Path) -> list[str]:
+    """Paths whose file is not there or says something else."""
+    return [path for path, text in texts.items() if not (folder / path).is_file() or (folder / path).read_text(encoding="utf-8") != text]
+
+
+def write(texts: Mapping[str, str], folder: Path) -> None:
+    """Write what changed."""
+    for path in drifted(texts, folder):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(texts[path], encoding="utf-8")

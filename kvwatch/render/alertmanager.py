@@ -1,0 +1,48 @@
+"""Routes by severity, and inhibition from the cause edges: a root silences its effects for the same subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import yaml
+
+from kvwatch.render import Site
+
+PATH = "alerts/alertmanager.yaml"
+HEADER = "# Rendered by `kvwatch render alertmanager`; put your receivers in and keep the inhibition rules.\n"
+OWNER = ["target", "engine", "model", "rank"]
+MODEL = ["engine", "model"]
+
+
+def render(site: Site) -> Mapping[str, str]:
+    """The configuration for Alertmanager."""
+    inhibitions = [
+        {
+            "source_matchers": [f'rule="{r.rule.id}"'],
+            "target_matchers": [f'rule=~"{"|".join(r.rule.causes)}"'],
+            "equal": MODEL if r.rule.spreads else OWNER,
+        }
+        for r in site.rules
+        if r.rule.causes
+    ]
+    document = {
+        "route": {
+            "receiver": "default",
+            "group_by": ["target", "model", "rule"],
+            "group_wait": "30s",
+            "group_interval": "5m",
+            "repeat_interval": "4h",
+            "routes": [
+                {"matchers": ['severity="critical"'], "receiver": "page"},
+                {"matchers": ['severity="warning"'], "receiver": "default"},
+                {"matchers": ['severity="info"'], "receiver": "quiet"},
+            ],
+        },
+        "inhibit_rules": inhibitions,
+        "receivers": [
+            {"name": "page", "webhook_configs": [{"url": "http://127.0.0.1:5001/page", "send_resolved": True}]},
+            {"name": "default", "webhook_configs": [{"url": "http://127.0.0.1:5001/default", "send_resolved": True}]},
+            {"name": "quiet"},
+        ],
+    }
+    return {PATH: HEADER + yaml.safe_dump(document, sort_keys=False, width=160)}

@@ -1,0 +1,107 @@
+"""Alerts on the exported signals, one for each rule, with its hold, its wobble and what stands above it.
+
+The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. A superseded alert is silent while the specific
+one fires. The specific ones come first: a group evaluates its alerts in order.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterator, Mapping
+
+import yaml
+
+from kvwatch.render import Site
+from kvwatch.render.promql import OWNER, TARGET, signals, terms
+from kvwatch.rules.kinds import ActiveRule, Rule
+from kvwatch.wording import without_places
+
+PATH = "alerts/kvwatch.rules.yaml"
+HEADER = "# Rendered by `kvwatch render alerts`; change the rule, or render with your own configuration.\n"
+STEP = "5s"
+SHOWN = 4
+
+
+def alert_name(rule_id: str) -> str:
+    """``l1-saturated`` is called KvwatchL1Saturated."""
+    return "Kvwatch" + "".join(part.capitalize() for part in rule_id.split("-"))
+
+
+def in_order(rules: tuple[ActiveRule, ...]) -> Iterator[ActiveRule]:
+    """Superseding rules before those they supersede."""
+    by_id = {r.rule.id: r for r in rules}
+    sorter = graphlib.TopologicalSorter(
+        {r.rule.id: sorted(o.rule.id for o in rules if r.rule.id in _all_superseded(o.rule)) for r in rules}
+    )
+    for rule_id in sorter.static_order():
+        yield by_id[rule_id]
+
+
+def _all_superseded(rule: Rule) -> set[str]:
+    return {*rule.supersedes, *(general for reason in rule.reasons for general in reason.supersedes)}
+
+
+def render(site: Site) -> Mapping[str, str]:
+    """The rule file for Prometheus."""
+    alerts = [alert for r in in_order(site.rules) for alert in _alerts(r, site)]
+    document = {"groups": [{"name": "kvwatch", "rules": alerts}]}
+    return {PATH: HEADER + yaml.safe_dump(document, sort_keys=False, width=160, allow_unicode=True)}
+
+
+def _alerts(r: ActiveRule, site: Site) -> Iterator[dict[str, object]]:
+    """One alert, or one for each hold where engines differ."""
+    engines = {} if r.hold is not None else r.rule.holds
+    if not engines:
+        yield _alert(r, site, None)
+        return
+    others = "|".join(engines)
+    yield _alert(r, site, f'engine!~"{others}"')
+    for engine in engines:
+        yield _alert(r, site, f'engine="{engine}"')
+
+
+def _alert(r: ActiveRule, site: Site, only: str | None) -> dict[str, object]:
+    rule = r.rule
+    engine = only.split('"')[1] if only is not None and "=" in only and "!" not in only else None
+    hold, clear = r.hold_for(engine), r.clear_hold_for(engine)
+    alert: dict[str, object] = {"alert": alert_name(rule.id), "expr": _expr(r, site, clear, only)}
+    if hold:
+        alert["for"] = f"{hold:g}s"
+    alert["labels"] = {"severity": rule.severity, "rule": rule.id} | ({} if only is None else {"hold": f"{hold:g}s"})
+    alert["annotations"] = {
+        "summary": f"{without_places(rule.title)} ({{{{ $labels.target }}}}{'' if rule.scope == 'target' else ' rank {{ $labels.rank }}'})",
+        "description": _description(rule),
+        "runbook_url": f"{site.runbook_url}{rule.id}",
+    }
+    return alert
+
+
+def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
+    on = TARGET if r.rule.scope == "target" else OWNER
+    expr = terms(r.rule, r.limits)
+    if only is not None:
+        expr = f"({expr}) and {on} kvwatch_engine_info{{{only}}}"
+    if clear:
+        expr = f"last_over_time(({expr})[{clear:g}s:{STEP}])"
+    above = sorted(o.rule.id for o in site.rules if r.rule.id in o.rule.supersedes)
+    if above:
+        names = "|".join(alert_name(rule_id) for rule_id in above)
+        expr += f' unless {on} ALERTS{{alertname=~"{names}", alertstate="firing"}}'
+    for other in site.rules:
+        for reason in other.rule.reasons:
+            if r.rule.id in reason.supersedes:
+                expr += f' unless {on} kvwatch_finding{{rule="{other.rule.id}", reason="{reason.name}"}}'
+    return expr
+
+
+def _description(rule: Rule) -> str:
+    """What the rule means in a sentence, and the values of what it rests on."""
+    labels = ("target",) if rule.scope == "target" else ("target", "engine", "model", "rank")
+    matchers = ",".join(f"{name}=%q" for name in labels)
+    arguments = " ".join(f"$labels.{name}" for name in labels)
+    values = [
+        f'{series.removeprefix("kvwatch_")} {{{{ with printf "{series}{{{matchers}}}" {arguments} | query }}}}'
+        "{{ . | first | value | humanize }}{{ else }}unknown{{ end }}"
+        for series in list(signals(rule))[:SHOWN]
+    ]
+    return f"{rule.page.strip().splitlines()[0]} Now: {', '.join(values)}." if values else rule.page.strip().splitlines()[0]

@@ -1,0 +1,58 @@
+"""Terms and conditions as PromQL over what kvwatch exports.
+
+A term reads its signal; of one that is often known only as an interval, the end that proves the comparison. A condition is its own
+exported series, except where a rule's configuration replaces a limit inside it: then it is written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvwatch.rules.kinds import Rule
+from kvwatch.signals import CONDITIONS, TARGET_CONDITIONS
+from kvwatch.signals.kinds import Condition, Node, Term, leaves
+
+OWNER = "on (target, engine, model, rank)"
+TARGET = "on (target)"
+EXPORTED = frozenset(c.name for c in (*CONDITIONS, *TARGET_CONDITIONS))
+"""Conditions that are series; the parts of others are always written out."""
+
+
+def series_of(term: Term) -> str:
+    """The series a comparison reads."""
+    name = f"kvwatch_{term.signal.name}"
+    return name if not term.signal.bounded else f"{name}_{'min' if term.op in {'>', '>='} else 'max'}"
+
+
+def expression(node: Node, limits: Mapping[str, float], on: str) -> str:
+    """A vector with the subjects for which the node is proven."""
+    if isinstance(node, Term):
+        return f"{series_of(node)} {node.op} {node.limit_in(limits):.12g}"
+    if node.name in EXPORTED and not any(leaf.signal.name in limits for leaf in leaves(node)):
+        series = f"max without (reason) (kvwatch_{node.name})" if node.labels else f"kvwatch_{node.name}"
+        return f"{series} == 1"
+    parts = [f"({expression(part, limits, on)})" for part in node.parts]
+    if node.how == "none":
+        return f"{_everybody(node)} unless {on} ({f' or {on} '.join(parts)})"
+    joined = f" {'and' if node.how == 'all' else 'or'} {on} ".join(parts)
+    also = [f"({expression(part, limits, on)})" for part in node.also]
+    return f" and {on} ".join([f"({joined})", *also]) if also else joined
+
+
+def _everybody(node: Condition) -> str:
+    """All subjects of which the condition is decided either way."""
+    return f"(kvwatch_{node.name} >= 0)"
+
+
+def terms(rule: Rule, limits: Mapping[str, float]) -> str:
+    """All terms of a rule together."""
+    on = TARGET if rule.scope == "target" else OWNER
+    parts = [expression(node, limits, on) for node in rule.when]
+    if rule.engines is not None:
+        parts.append(f'kvwatch_engine_info{{engine=~"{"|".join(rule.engines)}"}}')
+    return f" and {on} ".join(f"({part})" for part in parts)
+
+
+def signals(rule: Rule) -> Iterator[str]:
+    """The series whose values tell most of a finding, each once."""
+    yield from dict.fromkeys(series_of(term) for term in rule.terms() if term.signal.unit != "condition")
