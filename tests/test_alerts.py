@@ -159,7 +159,7 @@ def _checks(scenario: Scenario, run: Sequence[Moment], alerts: Sequence[dict[str
         labels |= {"engine": scenario.engine, "model": "m", "rank": "0"}
     variants = [a for a in alerts if a["alert"] == name and "hold" in a["labels"]]
     mine = [a for a in variants if f'engine="{scenario.engine}"' in a["expr"]] or [a for a in variants if "engine!~" in a["expr"]]
-    labels |= {"hold": a["labels"]["hold"] for a in mine}
+    labels |= {"hold": mine[0]["labels"]["hold"]} if mine else {}
     checks: list[dict[str, object]] = []
     for i, moment in enumerate(run):
         fires = any(f.rule == scenario.rule.id and f.status == "firing" for f in moment.findings)
