@@ -220,6 +220,7 @@ def _targets(said: Verdict) -> Iterator[Metric]:
         for reason, count in t.failures.items():
             failures.add_metric((*at, reason), count)
     yield from (up, took, body, last, failures, malformed)
+    yield from _events(said)
     judged = [t for t in said.snapshot.targets if t.judged is not None]
     named = [(s.name, s.help) for s in TARGET_SIGNALS] + [(c.name, f"{c.help} (0 or 1)") for c in TARGET_CONDITIONS]
     for name, help_text in named:
@@ -229,6 +230,28 @@ def _targets(said: Verdict) -> Iterator[Metric]:
             if value.exact is not None:
                 family.add_metric((t.target.name,), value.exact)
         yield family
+
+
+EVENT_COUNTERS = (("batches", "batches of KV events taken"), ("gaps", "gaps in the KV events that were given up"),
+                  ("lost", "messages of KV events lost"),
+                  ("replays", "replays of KV events asked for"), ("garbled", "messages that were no KV events"))  # fmt: skip
+
+
+def _events(said: Verdict) -> Iterator[Metric]:
+    """How listening to KV events goes, by target and rank."""
+    heard = [
+        (t.target.name, rank, stats) for t in said.snapshot.targets if t.last_good is not None for rank, stats in t.last_good.events.items()
+    ]
+    for name, help_text in EVENT_COUNTERS:
+        family = CounterMetricFamily(f"kvwatch_event_{name}", help_text, labels=("target", "rank"))
+        for target, rank, stats in heard:
+            family.add_metric((target, rank), getattr(stats, name))
+        yield family
+    lag = GaugeMetricFamily("kvwatch_event_lag_seconds", "age of the newest KV event when it was taken", labels=("target", "rank"))
+    for target, rank, stats in heard:
+        if stats.lag_seconds is not None:
+            lag.add_metric((target, rank), max(0.0, stats.lag_seconds))
+    yield lag
 
 
 def _gpus(said: Verdict, extra: Extra) -> Iterator[Metric]:

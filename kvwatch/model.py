@@ -345,6 +345,27 @@ class ScrapeError:
     detail: str
 
 
+EventState = Literal["listening", "silent", "exact", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventStats:
+    """How listening to one rank's KV events goes.
+
+    ``lag_seconds`` is the engine's clock against ours in the last message; None before any.
+    """
+
+    state: EventState
+    batches: int
+    events: int
+    gaps: int
+    lost: int
+    replays: int
+    garbled: int
+    restarts: int
+    lag_seconds: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One turn of one target: what it said, or why it said nothing.
@@ -361,6 +382,7 @@ class Outcome:
     missing: tuple[Missing, ...] = ()
     body_bytes: int = 0
     malformed_lines: int = 0
+    events: Mapping[str, EventStats] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

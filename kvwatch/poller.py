@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from kvwatch.engines import SidePage
 from kvwatch.exposition import Memo
 from kvwatch.gpu import GpuWatcher
+from kvwatch.listening import Listener
 from kvwatch.model import Outcome, ScrapeError, Target
 from kvwatch.reading import side_pages, take_in
-from kvwatch.refine import Refiner, ViewOf, no_events
+from kvwatch.refine import Refiner
 from kvwatch.scrape import Client, ScrapeFailure
 from kvwatch.store import Store
 from kvwatch.turn import Clocked, failed, judged
@@ -50,8 +51,15 @@ class Scraper:
     timeout: float
     memo: Memo = field(default_factory=Memo)
     side: dict[str, _Side] = field(default_factory=dict)
-    refiner: Refiner = field(default_factory=Refiner)
-    view_of: ViewOf = no_events
+    listener: Listener = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Listen to nobody yet."""
+        self.listener = Listener(self.target, Refiner())
+
+    def close(self) -> None:
+        """Stop listening to events; the connection ends with the last turn."""
+        self.listener.close()
 
     def turn(self) -> Outcome:
         """Scrape once; every expected failure is an outcome."""
@@ -65,7 +73,7 @@ class Scraper:
         if isinstance(exposition, ScrapeError):
             return failed(self.target, Clocked(at, wall, seconds), exposition)
         side = self._ask_beside(side_pages(self.target, exposition))
-        return self.refiner.refine(judged(self.target, Clocked(at, time.time(), seconds), exposition, side, len(body)), self.view_of)
+        return self.listener.hear(judged(self.target, Clocked(at, time.time(), seconds), exposition, side, len(body)), side)
 
     def _ask_beside(self, pages: Sequence[SidePage]) -> Mapping[str, object]:
         """Ask the optional pages that are due; one that fails is left alone for a while and costs nothing else.
@@ -122,6 +130,8 @@ class Poller:
         """Begin, or begin anew with other targets: turns under way end and are not repeated."""
         with self._lock:
             self._generation += 1
+            for _, _, slot in self._heap:
+                slot.scraper.close()
             self._interval = interval
             now = time.monotonic()
             self._origin = now
@@ -139,6 +149,8 @@ class Poller:
         """End as soon as the waits allow; a scrape under way is left to its deadline in a daemon thread."""
         with self._lock:
             self._stopping = True
+            for _, _, slot in self._heap:
+                slot.scraper.close()
             self._lock.notify_all()
 
     def _work(self) -> None:
@@ -157,7 +169,9 @@ class Poller:
             self._note(slot, outcome)
             self._store.add(outcome)  # of a target that was removed meanwhile the store keeps nothing
             with self._lock:
-                if generation == self._generation:
+                if generation != self._generation or self._stopping:
+                    slot.scraper.close()
+                else:
                     heapq.heappush(self._heap, (self._next(due, slot), key, slot))
                     self._lock.notify()
 

@@ -43,7 +43,8 @@ class LedgerView:
     last did. ``net`` is what this stretch stored in HBM less what it removed, ``dip`` how much less it was
     within ``SWING_SECONDS``. ``evictions`` counts removals from HBM, ``net_at_eviction`` is ``net``
     after the last step with one. ``clears`` counts emptied caches, ``unseen`` removals of blocks nobody told us of, ``batches``
-    messages, ``cpu_stored`` blocks that entered the host tier in this epoch, and ``counted`` is set when there were too many hashes to remember.
+    messages, ``cpu_stored`` blocks that entered the host tier in this epoch, and ``counted`` is set when there were too many
+    hashes to remember.
     """
 
     epoch: int
