@@ -92,8 +92,8 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument("rule", metavar="RULE")
     explain.set_defaults(run=_explain)
 
-    render = commands.add_parser("render", help="write alerts, Alertmanager configuration, runbook, dashboards and tables")
-    render.add_argument("what", nargs="?", default="all", help="alerts, alertmanager, runbook, readme, dashboards, or all (default)")
+    render = commands.add_parser("render", help="write alerts, Alertmanager configuration, runbook and tables")
+    render.add_argument("what", nargs="?", default="all", help="alerts, alertmanager, runbook, readme, or all (default)")
     render.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file says something else")
     render.add_argument("--config", type=Path, help="render with the thresholds and holds of this configuration")
     render.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="folder to write below; default the current one")
@@ -199,10 +199,7 @@ def _render(args: argparse.Namespace) -> int:
         raise UsageError(f"'{args.what}' cannot be rendered; there are all, {', '.join(RENDERERS)}")
     wanted = list(RENDERERS) if args.what == "all" else [args.what]
     site = Site(active(_load(_overrides(args.config)).thresholds), args.output, args.runbook_url or RUNBOOK_URL)
-    try:
-        texts = render(wanted, site)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed: install kvwatch[render]") from None
+    texts = render(wanted, site)
     if not args.check:
         write(texts, args.output)
         return 0

@@ -28,6 +28,7 @@ class Request:
 
     @property
     def done(self) -> bool:
+        """Whether it has all its tokens."""
         return len(self.tokens) - self.prompt >= self.wanted
 
 

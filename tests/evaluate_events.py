@@ -2,9 +2,9 @@
 
     python tests/evaluate_events.py FOLDER...      every folder below with vLLM's metrics and a ground truth beside them
 
-For each recording, with its KV events, with a late join, with 1 % of the messages lost for good, and from metrics alone: how many scrapes have
-the truth outside the interval, and the error of the guess of ``available`` in blocks. A scrape is compared with the looks at the pool within
-a tenth of a second that saw as many blocks in use. Exit 1 when a truth is outside.
+For each recording, with its KV events, with a late join, with 1 % of the messages lost for good, and from metrics alone: how many
+scrapes have the truth outside the interval, and the error of the guess of ``available`` in blocks. A scrape is compared with the looks
+at the pool within a tenth of a second that saw as many blocks in use. Exit 1 when a truth is outside.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def late(ranks: dict[str, RecordedRank], middle: float) -> Mapping[str, Recorded
         rank.lines = (line for line in list(rank.lines) if line[0] >= middle)
         rank.spare.clear()
         rank.track.sequence.confirmed = False
-        rank._next = None  # noqa: SLF001  what was read ahead is before the join
+        rank._next = None  # what was read ahead is before the join
     return ranks
 
 

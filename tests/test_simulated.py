@@ -48,7 +48,7 @@ def live(found: tuple[Finding, ...], rules: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_engine(seed: int) -> None:
-    """A root about L1 is named only while L1 held up the queue, and always when it did for two minutes; a calm engine shows nothing critical."""
+    """A root about L1 is named only while L1 held up the queue, and always when it did for two minutes; a calm engine is let alone."""
     said, bound, waiting, store = watch(seed)
     replay = f"replay with: python -m pytest 'tests/test_simulated.py::test_random_engine[{seed}]' ({random_setup(seed)})"
     for now, found in said:

@@ -1,4 +1,4 @@
-"""Files rendered from the two catalogues, so that they cannot drift: alerts, Alertmanager, runbook, the README's tables, dashboards."""
+"""Files rendered from the two catalogues, so that they cannot drift: alerts, Alertmanager, runbook, the README's tables."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ RENDERERS: Mapping[str, str] = {
     "alertmanager": "kvwatch.render.alertmanager",
     "runbook": "kvwatch.render.runbook",
     "readme": "kvwatch.render.readme",
-    "dashboards": "kvwatch.render.dashboards",
 }
-"""What can be rendered, and the module with its ``render``; dashboards need the extra ``render``."""
+"""What can be rendered, and the module with its ``render``."""
 
 
 def render(names: Sequence[str], site: Site) -> dict[str, str]:
