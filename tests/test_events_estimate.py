@@ -24,7 +24,9 @@ Events = st.sampled_from(["all", "none", "late", "lossy"])
     disturb=st.floats(0, 0.05),
     load=st.floats(0.02, 0.6),
 )
-def test_the_truth_is_inside_at_every_scrape(  # noqa: PLR0913, PLR0917  what hypothesis drawsseed: int, every: int, events: str, joins: int, disturb: float, load: float) -> None:
+def test_the_truth_is_inside_at_every_scrape(  # noqa: PLR0913, PLR0917  what hypothesis draws
+    seed: int, every: int, events: str, joins: int, disturb: float, load: float
+) -> None:
     """With all events, with late or lossy ones or none: available lies in its interval, whatever clients and operators do."""
     rng = random.Random(seed)
     engine = Engine(blocks=rng.choice((8, 24, 60)), slots=rng.choice((2, 5, 12)), budget=rng.choice((8, 24, 64)), seed=seed)
