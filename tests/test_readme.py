@@ -1,0 +1,96 @@
+"""The manual says what is so: its commands parse, its example is what kvwatch prints, its links lead somewhere, no setting is left out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kvwatch.__main__ import build_parser
+from kvwatch.config import ENVIRONMENT, describe, load
+from kvwatch.rules import RULES, names
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WIDTH = 118
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    return [text for found, text in BLOCKS.findall(README) if found == language]
+
+
+def shell_lines() -> list[str]:
+    """Every command line: those of shell blocks, those behind a prompt, and those quoted in the text; continued lines in one."""
+    lines = "\n".join(blocks("sh")).replace("\\\n", " ").splitlines()
+    lines += [line.removeprefix("$ ") for text in blocks("console") for line in text.splitlines() if line.startswith("$ ")]
+    lines += re.findall(r"`(kvwatch [^`]+)`", BLOCKS.sub("", README))
+    return [line for line in lines if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("line", sorted({line for line in shell_lines() if line.startswith("kvwatch ")}))
+def test_every_command_parses(line: str) -> None:
+    """No flag in the manual is one that kvwatch does not have."""
+    words = shlex.split(line, comments=True)[1:]
+    words = words[: next((i for i, word in enumerate(words) if word in {"|", ">", "&&", ";"}), len(words))]
+    build_parser().parse_args(words)
+
+
+def wrapped(text: str) -> str:
+    """The output with its long lines folded, as the manual shows it."""
+    folded = []
+    for line in text.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        folded += textwrap.wrap(line, WIDTH, subsequent_indent=indent) if len(line) > WIDTH else [line]
+    return "\n".join(line.rstrip() for line in folded) + "\n"
+
+
+def test_the_example_is_what_kvwatch_prints(tmp_path: Path) -> None:
+    """The recording made by the manual's own commands gives the manual's own output and the exit code that it names."""
+    (making,) = (text for text in blocks("sh") if "mkdir -p incident" in text)
+    subprocess.run(
+        ["bash", "-euc", making.replace("kvwatch/demo", str(ROOT / "kvwatch/demo")).split("\nkvwatch ")[0]], cwd=tmp_path, check=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "kvwatch", "diagnose", "incident"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    ((prompt, shown),) = (text.split("\n", 1) for text in blocks("console") if text.startswith("$ kvwatch diagnose incident"))
+    lines = done.stdout.splitlines()[: int(prompt.rpartition(" ")[2])]
+    assert shown == wrapped("\n".join(lines))
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.parametrize("text", [text for text in blocks("yaml") if re.search("^targets:", text, re.MULTILINE)])
+def test_every_configuration_is_valid(text: str) -> None:
+    """A configuration copied from the manual is accepted."""
+    load(text, "README.md", names(), need_urls=True)
+
+
+def test_no_setting_is_left_out() -> None:
+    """Every key of the configuration and every environment variable that counts is in the manual, as code."""
+    named = [f"`{key.name}`" for key in (*describe(), *ENVIRONMENT)]
+    assert [name for name in named if name not in README] == []
+
+
+def test_no_rule_is_invented() -> None:
+    """What the manual asks to be explained can be."""
+    assert {*re.findall(r"kvwatch explain ([\w-]+)", README)} <= {*RULES}
+
+
+def test_every_link_leads_somewhere() -> None:
+    """Files and folders that the manual links to are there, and so are the headings."""
+    text = BLOCKS.sub("", README)
+    headings = {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert links
+    missing = [
+        link for link in links
+        if "://" not in link and (link[1:] not in headings if link.startswith("#") else not (ROOT / link.partition("#")[0]).exists())
+    ]  # fmt: skip
+    assert missing == []
