@@ -88,8 +88,8 @@ class Tape:
 
 
 @contextmanager
-def replaying(incident: Incident, tape: Tape) -> Iterator[str]:
-    """Answer on a free port of loopback; gives the engine's URL."""
+def replaying(incident: Incident, tape: Tape, address: tuple[str, int] = ("127.0.0.1", 0)) -> Iterator[str]:
+    """Answer at an address, unless told on a free port of loopback; gives the URL there."""
 
     class Page(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -109,7 +109,7 @@ def replaying(incident: Incident, tape: Tape) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Keep quiet: the demo's lines are the ones to read."""
 
-    with _Server(("127.0.0.1", 0), Page) as server:
+    with _Server(address, Page) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="replay", daemon=True)
         thread.start()
         try:
