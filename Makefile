@@ -27,7 +27,7 @@ $(INSTALLED): pyproject.toml
 	  echo "error: no Python 3.11 or later with venv on PATH; install one (Debian: apt-get install python3-venv) or name it: make PYTHON=..." >&2; \
 	  exit 1; \
 	fi; \
-	echo "$(VENV): made with $$python"; \
+	echo "$(VENV): made with $$python; installing into it takes about a minute"; \
 	"$$python" -m venv $(VENV) && $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[events,render,dev]'
 	@touch $@
 
