@@ -78,6 +78,7 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
     )
     if view.state.asleep:
         episodes = {name: e for name, e in episodes.items() if name == "implausible-metric"}
+        open_questions = {}
     return Judged(
         at=view.now,
         engine=view.state.engine,
