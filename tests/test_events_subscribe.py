@@ -142,6 +142,37 @@ def test_what_the_replay_has_not_either_is_an_interval() -> None:
         assert subscriber.stats()["0"].lost == 1
 
 
+def test_a_lost_last_message_is_found_in_the_silence_after_it() -> None:
+    """No later message shows the gap: the silence does."""
+    publisher = Publisher()
+    with listening(publisher) as subscriber:
+        until(lambda: held(subscriber) == (0, 0))
+        publisher.publish(0)
+        publisher.publish(1, heard=False)
+        until(lambda: held(subscriber) == (2, 2))
+
+
+def test_a_publisher_that_began_again_in_silence_is_another_one() -> None:
+    """A restarted engine that has published nothing new yet does not have what it sent before; its cache is empty."""
+    publisher = Publisher()
+    with listening(publisher) as subscriber:
+        until(lambda: held(subscriber) == (0, 0))
+        for number in range(3):
+            publisher.publish(number, heard=number != 1)
+        until(lambda: held(subscriber) == (3, 3))
+        publisher.has.clear()
+        until(lambda: held(subscriber) == (0, 0))
+        assert subscriber.stats()["0"].restarts == 1
+
+
+def test_without_a_replay_every_gap_is_given_up_at_once() -> None:
+    """Many holes cost no waiting: what came since the last one is certain."""
+    publisher = Publisher()
+    with listening(publisher, replay=False) as subscriber:
+        numbers = iter(range(0, 100_000, 3))
+        until(lambda: subscriber.stats()["0"].gaps > 20 and held(subscriber) == (1, float("inf")), lambda: publisher.publish(next(numbers)))
+
+
 def test_a_late_join_without_a_replay_is_an_interval() -> None:
     """Nothing is guessed about what was before."""
     publisher = Publisher()

@@ -32,6 +32,8 @@ REPLAY_QUIET_SECONDS = 1.0
 REPLAY_TRIES = 3
 REPLAY_PAUSE_SECONDS = 5.0
 """Between replays that were not needed by a gap, and after one that was given up."""
+SETTLE_SECONDS = 2.0
+"""After so much silence one replay makes sure that the last messages were not the dropped ones, and the publisher still the same."""
 SILENT_SECONDS = 30.0
 
 
@@ -51,6 +53,7 @@ class _Rank:
     answers: int = 0
     answered: float = 0.0
     ask_after: float = 0.0
+    settled: bool = False
 
 
 class Subscriber:
@@ -129,7 +132,7 @@ class Subscriber:
             if frames is None:
                 return
             now = time.monotonic()
-            rank.heard = now
+            rank.heard, rank.settled = now, False
             rank.track.live(frames, now)
             rank.lag = None if rank.track.ts is None else time.time() - rank.track.ts
 
@@ -155,12 +158,18 @@ class Subscriber:
             if now - rank.answered >= REPLAY_QUIET_SECONDS:
                 self._end(rank, now)
             return
+        if rank.replay is None:
+            while rank.track.sequence.gap:
+                rank.track.give_up(now)
+            return
         if not rank.track.sequence.open:
             rank.tries = 0
-            return
+            if rank.settled or rank.heard is None or now - rank.heard < SETTLE_SECONDS:
+                return
+            rank.settled = True
         if now < rank.ask_after:
             return
-        if rank.replay is None or rank.tries >= REPLAY_TRIES:
+        if rank.tries >= REPLAY_TRIES:
             rank.track.give_up(now)
             rank.tries, rank.ask_after = 0, now + REPLAY_PAUSE_SECONDS
             return
