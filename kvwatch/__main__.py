@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +21,7 @@ from kvwatch.recording import UnreadableError
 from kvwatch.rules import RULES, active, names
 from kvwatch.sizing import token_sizes
 from kvwatch.units import parse_duration
+from kvwatch.wording import printable
 
 WRONG_USAGE = 64
 UNUSABLE = 3
@@ -29,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
-        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"{self.prog}: {printable(message)}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(WRONG_USAGE)
 
 
@@ -131,6 +134,10 @@ def _load(given: Overrides, *, need_urls: bool = False) -> Config:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    # Until the daemon handles them: SIGTERM means nothing to the first process of a container, and SIGHUP would be its end.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from kvwatch.daemon import run  # noqa: PLC0415  the web stack is heavy and only this command needs it
     from kvwatch.web.server import ListenError  # noqa: PLC0415
 
@@ -164,7 +171,10 @@ def _is_url(source: str) -> bool:
         return True
     host, colon, rest = source.rpartition(":")
     port = rest.split("/", maxsplit=1)[0]
-    return bool(colon and host) and port.isdecimal() and not Path(source).exists()
+    try:
+        return bool(colon and host) and port.isdecimal() and not Path(source).exists()
+    except OSError:
+        return False
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -217,19 +227,21 @@ def _check_config(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what an engine or a file's name says can always be printed
     args = build_parser().parse_args(argv)
     run: Callable[[argparse.Namespace], int] = args.run
     try:
         return run(args)
     except ConfigError as error:
         for line in error.lines:
-            print(line, file=sys.stderr)
+            print(printable(line), file=sys.stderr)
         return WRONG_USAGE
     except UsageError as error:
-        print(f"kvwatch {args.command}: {error}", file=sys.stderr)
+        print(f"kvwatch {args.command}: {printable(str(error))}", file=sys.stderr)
         return WRONG_USAGE
     except UnreadableError as error:
-        print(f"kvwatch {args.command}: {error}", file=sys.stderr)
+        print(f"kvwatch {args.command}: {printable(str(error))}", file=sys.stderr)
         return UNUSABLE
     except KeyboardInterrupt:
         return 130

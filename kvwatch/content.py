@@ -1,13 +1,15 @@
-"""Compressed bodies: chunks from the wire into plain bytes, never more of them than allowed."""
+"""Bodies as they come in: chunks into plain bytes, never more of them than allowed, and JSON whatever is in it."""
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
 _GZIP_MAGIC = b"\x1f\x8b"
+_LONGEST_WHOLE = 18  # digits; more are a float, which may be infinite but never too large for arithmetic
 _STEP = 1 << 20  # a bomb of any size inflates to this much before it is counted
 
 
@@ -33,6 +35,20 @@ def decode(chunks: Iterable[bytes], coding: str, most: int) -> bytes:
             raise TooLargeError
         parts.append(part)
     return b"".join(parts)
+
+
+def read_json(text: str | bytes) -> object:
+    """The value of a JSON text. Raises ValueError for everything else, nesting too deep to be read too."""
+    try:
+        value: object = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        msg = "nested too deeply"
+        raise ValueError(msg) from None
+    return value
+
+
+def _whole(digits: str) -> float:
+    return int(digits) if len(digits) <= _LONGEST_WHOLE else float(digits)
 
 
 def _plain(chunks: Iterable[bytes], coding: str) -> Iterator[bytes]:

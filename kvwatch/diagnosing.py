@@ -23,6 +23,7 @@ from kvwatch.scrape import Client
 from kvwatch.store import Store
 from kvwatch.text import to_text
 from kvwatch.view import Watch
+from kvwatch.wording import printable
 
 EXIT = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 FILE_INTERVAL = 15.0
@@ -48,6 +49,11 @@ def watch_of(config: Config, interval: float) -> Watch:
 
 def from_files(paths: Sequence[Path], config: Config, interval: float | None, printing: Printing) -> int:
     """Judge single expositions or one recording; the first target's settings are theirs. Raises UnreadableError."""
+    for path in paths:
+        try:
+            path.stat()
+        except OSError as error:
+            raise UnreadableError(f"{path}: {error.strerror}; name exposition files or a recording") from None
     if len(paths) > 1 and any(is_recording(p) for p in paths):
         raise UnreadableError("several sources with a recording among them: name one recording, or expositions in time order")
     first = paths[0]
@@ -66,7 +72,7 @@ def from_files(paths: Sequence[Path], config: Config, interval: float | None, pr
 
 def _name(path: Path) -> str:
     """A recording is known by its folder, a single exposition by its file."""
-    whole = path.resolve()
+    whole = path.absolute()
     return whole.parent.name if path.name == RECORDING else whole.name
 
 
@@ -117,7 +123,7 @@ def _print(verdicts: Iterable[Verdict], printing: Printing) -> int:
     shown: str | None = None
     for said in verdicts:
         if printing.timeline:
-            line = json.dumps(to_json(said), ensure_ascii=False, allow_nan=False) if printing.as_json else row(said)
+            line = json.dumps(to_json(said), allow_nan=False) if printing.as_json else row(said)
             if printing.as_json or line.split("  ", 1)[-1] != shown:
                 print(line, file=printing.out, flush=True)
                 shown = line.split("  ", 1)[-1]
@@ -126,11 +132,11 @@ def _print(verdicts: Iterable[Verdict], printing: Printing) -> int:
         print("kvwatch diagnose: the source holds no scrape; give it a body or a recording with lines", file=sys.stderr)
         return EXIT["unknown"]
     if not printing.timeline:
-        print(json.dumps(to_json(last), indent=1, ensure_ascii=False, allow_nan=False) if printing.as_json else to_text(last).rstrip("\n"),
+        print(json.dumps(to_json(last), indent=1, allow_nan=False) if printing.as_json else to_text(last).rstrip("\n"),
               file=printing.out)  # fmt: skip
     for target in last.snapshot.targets:
         if last.status == "unknown" and target.last is not None and target.last.error is not None:
-            print(f"kvwatch diagnose: {target.target.name}: {target.last.error.detail}", file=sys.stderr)
+            print(f"kvwatch diagnose: {printable(f'{target.target.name}: {target.last.error.detail}')}", file=sys.stderr)
     return EXIT[last.status]
 
 
@@ -143,4 +149,4 @@ def row(said: Verdict) -> str:
         for f in said.findings
         if f.status != "unknown"
     )
-    return f"{when}  {said.status:8} {open_ones or '-'}"
+    return printable(f"{when}  {said.status:8} {open_ones or '-'}")

@@ -7,13 +7,13 @@ intervals. The workers share one heap of due times; each takes the earliest, wai
 from __future__ import annotations
 
 import heapq
-import json
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvwatch.content import read_json
 from kvwatch.engines import SidePage
 from kvwatch.exposition import Memo
 from kvwatch.gpu import GpuWatcher
@@ -101,7 +101,7 @@ class Scraper:
             if page.fallback is None or failure.error.reason != "http_status":
                 raise
             body = self.client.get(page.fallback, timeout=timeout)
-        return json.loads(body)
+        return read_json(body)
 
 
 @dataclass(slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import bisect
 import gzip
 import itertools
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvwatch.content import CorruptError, TooLargeError, decode, read_json
 from kvwatch.exposition import Memo
 from kvwatch.model import Outcome, ScrapeError, Target
 from kvwatch.refine import Refiner, ViewOf, no_events
@@ -18,7 +18,10 @@ from kvwatch.turn import Clocked, failed, finished
 
 RECORDING = "metrics.jsonl.gz"
 LOADS = "loads.jsonl.gz"
-GZIP_MAGIC = b"\x1f\x8b"
+LATEST = 1e11
+"""Unix seconds; what is beyond is no time of a scrape, and no calendar has it."""
+LONGEST_LINE = 1 << 28
+CHUNK_BYTES = 1 << 16
 
 
 class UnreadableError(Exception):
@@ -49,23 +52,19 @@ def expositions(paths: Sequence[Path], target: Target, interval: float, limit_by
             body = _read(path, limit_bytes)
         except OSError as error:
             raise UnreadableError(f"{path}: {error.strerror or 'cannot be read'}; name an exposition file or a recording") from None
-        except (EOFError, zlib.error) as error:
-            yield failed(target, when, ScrapeError("malformed", f"{path} is a damaged gzip file ({error})"))
+        except CorruptError as error:
+            yield failed(target, when, ScrapeError("malformed", f"{path} is {error}"))
             continue
-        if body is None:
+        except TooLargeError:
             yield failed(target, when, ScrapeError("too_large", f"{path} is larger than limits.body ({limit_bytes} bytes)"))
             continue
         yield refiner.refine(finished(target, when, body, {}, memo))
 
 
-def _read(path: Path, limit_bytes: int) -> bytes | None:
-    """The content, decompressed; None when it exceeds the limit."""
+def _read(path: Path, limit_bytes: int) -> bytes:
+    """The content, decompressed; a pipe will do. Raises OSError, TooLargeError and CorruptError."""
     with path.open("rb") as raw:
-        packed = raw.read(2) == GZIP_MAGIC
-        raw.seek(0)
-        source = gzip.GzipFile(fileobj=raw) if packed else raw
-        body = source.read(limit_bytes + 1)
-    return None if len(body) > limit_bytes else body
+        return decode(iter(lambda: raw.read(CHUNK_BYTES), b""), "", limit_bytes)
 
 
 def recording(path: Path, target: Target) -> Iterator[Outcome]:
@@ -85,7 +84,8 @@ def recording(path: Path, target: Target) -> Iterator[Outcome]:
             yield failed(target, when, reason)
             continue
         answer = loads.before(line.t1)
-        yield refiner.refine(finished(target, when, line.body.encode(), {} if answer is None else {"loads": answer}, memo), events)
+        body, side = line.body.encode(errors="replace"), {} if answer is None else {"loads": answer}
+        yield refiner.refine(finished(target, when, body, side, memo), events)
 
 
 def recorded_events(folder: Path) -> ViewOf:
@@ -111,12 +111,18 @@ def spacing(path: Path) -> float:
 def lines(file: Path) -> Iterator[Line]:
     """The scrapes of a recording, in the order of its lines. Raises UnreadableError."""
     for number, record in _records(file):
-        t = record.get("t")
-        if isinstance(t, bool) or not isinstance(t, (int, float)):
+        t, t1 = _seconds(record.get("t")), _seconds(record.get("t1"))
+        if t is None:
             raise UnreadableError(f'{file}:{number}: no time \'t\'; a recording has lines {{"t": seconds, "body": text}}')
-        t1, body, error = record.get("t1"), record.get("body"), record.get("error")
-        yield Line(float(t), float(t1) if isinstance(t1, (int, float)) else float(t), body if isinstance(body, str) else None,
-                   str(error) if error is not None else None)  # fmt: skip
+        body, error = record.get("body"), record.get("error")
+        yield Line(t, t if t1 is None else t1, body if isinstance(body, str) else None, None if error is None else str(error))
+
+
+def _seconds(value: object) -> float | None:
+    """Unix seconds, or None for what is no time."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LATEST:
+        return None
+    return float(value)
 
 
 def _records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -125,11 +131,13 @@ def _records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
         with (
             gzip.open(file, "rt", encoding="utf-8", errors="replace")
             if file.name.endswith(".gz")
-            else file.open(encoding="utf-8") as stream
+            else file.open(encoding="utf-8", errors="replace") as stream
         ):
-            for number, text in enumerate(stream, 1):
+            for number, text in enumerate(iter(lambda: stream.readline(LONGEST_LINE), ""), 1):
+                if len(text) == LONGEST_LINE:
+                    raise UnreadableError(f"{file}:{number}: a line too long for a recording")
                 if text.strip():
-                    value = json.loads(text)
+                    value = read_json(text)
                     if not isinstance(value, dict):
                         raise UnreadableError(f"{file}:{number}: not an object")
                     yield number, value
@@ -137,8 +145,8 @@ def _records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
         raise UnreadableError(f"{file}: {error.strerror or error}; a recording is a metrics.jsonl.gz") from None
     except (EOFError, zlib.error):
         return  # cut off while it was written: what is there counts
-    except json.JSONDecodeError as error:
-        raise UnreadableError(f"{file}:{number}: not JSON ({error.msg})") from None
+    except ValueError:
+        raise UnreadableError(f"{file}:{number}: not JSON; a recording has one object a line") from None
 
 
 class _Beside:
@@ -150,13 +158,13 @@ class _Beside:
         if not file.is_file():
             return
         for _, record in _records(file):
-            body, t1 = record.get("body"), record.get("t1", record.get("t"))
-            if isinstance(body, str) and isinstance(t1, (int, float)):
+            body, t1 = record.get("body"), _seconds(record.get("t1", record.get("t")))
+            if isinstance(body, str) and t1 is not None:
                 try:
-                    self.answers.append(json.loads(body))
-                except json.JSONDecodeError:
+                    self.answers.append(read_json(body))
+                except ValueError:
                     continue
-                self.times.append(float(t1))
+                self.times.append(t1)
 
     def before(self, t: float, oldest: float = 5.0) -> object | None:
         """The newest answer that was there at ``t`` and is not older than some seconds."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from kvwatch.capacity import KvShape, UnknownShape
 from kvwatch.config import ConfigError
+from kvwatch.content import read_json
 
 DTYPES = ("auto", "bfloat16", "bf16", "float16", "half", "float32", "fp8", "fp8_e4m3", "fp8_e5m2", "int8", "nvfp4")
 """Names engines use for the KV data type."""
@@ -18,7 +18,7 @@ def token_sizes(path: str | None) -> Mapping[str, float]:
     if path is None:
         return {}
     try:
-        config = json.loads(Path(path).read_text(encoding="utf-8"))
+        config = read_json(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read ({error.strerror}): correct model_config"]) from None
     except ValueError:

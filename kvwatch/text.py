@@ -10,7 +10,7 @@ from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict, notes_of, state_of
 from kvwatch.signals import HELP
 from kvwatch.store import OwnerSnapshot
-from kvwatch.wording import duration, number, show
+from kvwatch.wording import duration, number, printable, show
 
 BAR = 40
 USED, EVICTABLE, AVAILABLE, HELD, UNSURE = "█", "▒", "·", "▚", "?"
@@ -32,7 +32,7 @@ def to_text(said: Verdict) -> str:
     lines += _gpus(said)
     while lines and not lines[-1]:
         lines.pop()
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _name(target: str, engine: str | None, model: str | None, rank: str | None) -> str:

@@ -84,4 +84,9 @@ def fill(text: str, words: Mapping[str, str]) -> str | None:
 
 def without_places(text: str) -> str:
     """A sentence as general advice: what only leads to a number goes with it."""
-    return re.sub(r"( above| to about| from)? \{\w+\}", "", text)
+    return re.sub(r"( above| at| from| to about)? \{\w+\}", "", text)
+
+
+def printable(line: str) -> str:
+    """A line with its control characters spelled out, so that no label can forge a line or drive a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)

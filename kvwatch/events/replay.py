@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvwatch.content import read_json
 from kvwatch.events.decode import END, GarbledBatch, decode, parse
 from kvwatch.events.ledger import LedgerView
 from kvwatch.events.track import Track
@@ -114,7 +114,7 @@ def _lines(file: Path) -> Iterator[object]:
     try:
         with gzip.open(file, "rb") as lines:
             for line in lines:
-                yield json.loads(line)
+                yield read_json(line)
     except (EOFError, gzip.BadGzipFile, zlib.error, ValueError):
         return
 
