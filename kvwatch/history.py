@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from kvwatch.model import EngineState, Histogram, OwnerKey
 from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
@@ -22,29 +23,52 @@ MOST_FRAMES = 1200
 LEAST_SPAN = 0.5
 """Seconds two samples must be apart for a rate: scrapes that were stuck arrive together."""
 
+_Count = TypeVar("_Count")
+
 LIFE_COUNTERS = ("prompt_tokens", "generation_tokens", "finished_requests", "l1_queried_tokens", "heartbeat", "l2_ticks")
 """Counters that fall only when the engine's process is a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One sample of one owner: what it said, in which life (``epoch``), and the signals read from it then."""
+    """One sample of one owner: what it said, in which life (``epoch``), and the signals read from it then.
+
+    ``counters`` and ``histograms`` are those of the sample, and the last ones of this life in the place of any that it lacks: a series
+    that pauses for a scrape (a NaN, a line that cannot be read) is not born anew.
+    """
 
     state: EngineState
     epoch: int
+    counters: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
     values: Mapping[str, Interval] = field(default_factory=dict)
+
+    @classmethod
+    def after(cls, before: Frame | None, state: EngineState) -> Frame:
+        """The frame of a sample that follows another; its life is a new one when the engine restarted between them."""
+        if before is None:
+            return cls(state, 0, state.counters, state.histograms)
+        if is_restart(before, state):
+            return cls(state, before.epoch + 1, state.counters, state.histograms)
+        return cls(state, before.epoch, _carried(before.counters, state.counters), _carried(before.histograms, state.histograms))
 
     @property
     def at(self) -> float:
         """Monotonic seconds of the sample."""
         return self.state.at
 
+    @property
+    def first_tokens(self) -> float:
+        """First tokens of this life so far; none before their histogram is born."""
+        return self.histograms["ttft"].count if "ttft" in self.histograms else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """What calm time with traffic looked like: bucket increases of first tokens, and mean rates.
 
-    ``scrapes`` and ``seconds`` say how much history stands behind it. Counts are halved when they grow large, so that the baseline
+    ``scrapes`` and ``seconds`` say how much history stands behind it. ``running``, ``sequences`` and ``resident`` are requests and tokens
+    times seconds. Counts are halved when they grow large, so that the baseline
     follows a slow drift without forgetting a night.
     """
 
@@ -57,6 +81,8 @@ class Baseline:
     queried: float = 0.0
     hit: float = 0.0
     running: float = 0.0
+    running_seconds: float = 0.0
+    sequences: float = 0.0
     resident: float = 0.0
 
     LEAST_SCRAPES = 12
@@ -85,11 +111,11 @@ class Baseline:
 
     def mean_sequence(self) -> Interval:
         """Resident tokens per running request in calm time."""
-        return exactly(self.resident / self.running) if self.ready and self.running > 0 and self.resident > 0 else UNKNOWN
+        return exactly(self.resident / self.sequences) if self.ready and self.sequences > 0 and self.resident > 0 else UNKNOWN
 
     def mean_running(self) -> Interval:
         """Requests running in calm time."""
-        return exactly(self.running / self.seconds) if self.ready and self.seconds > 0 else UNKNOWN
+        return exactly(self.running / self.running_seconds) if self.ready and self.running_seconds > 0 else UNKNOWN
 
     def learn(self, before: Frame, after: Frame) -> Baseline:
         """Take one calm step into account; a step without traffic teaches nothing."""
@@ -102,6 +128,7 @@ class Baseline:
         seconds = after.at - before.at
         queried, hit = step.increase("l1_queried_tokens"), step.increase("l1_hit_tokens")
         known_hits = queried is not None and hit is not None
+        running, held = after.state.running.exact, _used_tokens(after)
         return Baseline(
             identity=self.identity,
             scrapes=self.scrapes + (1 if self.scrapes else 2),  # the first step stands between two scrapes
@@ -111,8 +138,10 @@ class Baseline:
             token_seconds=self.token_seconds + (seconds if generated is not None else 0.0),
             queried=self.queried + (queried if known_hits and queried is not None else 0.0),
             hit=self.hit + (hit if known_hits and hit is not None else 0.0),
-            running=self.running + seconds * after.state.running.lo,
-            resident=self.resident + seconds * _used_tokens(after),
+            running=self.running + (seconds * running if running is not None else 0.0),
+            running_seconds=self.running_seconds + (seconds if running is not None else 0.0),
+            sequences=self.sequences + (seconds * running if running is not None and held is not None else 0.0),
+            resident=self.resident + (seconds * held if running is not None and held is not None else 0.0),
         )
 
 
@@ -139,8 +168,8 @@ class Span:
         """
         if not self.judged or counter not in self.frames[-1].state.counters:
             return None
-        seen = [f.state.counters[counter] for f in self.frames if counter in f.state.counters]
-        born = 0.0 if counter in self.frames[0].state.counters else seen[0]
+        seen = [f.counters[counter] for f in self.frames if counter in f.counters]
+        born = 0.0 if counter in self.frames[0].counters else seen[0]
         return born + sum(max(0.0, b - a) for a, b in itertools.pairwise(seen))
 
     def rate(self, counter: str) -> Interval:
@@ -153,8 +182,8 @@ class Span:
         last = self.frames[-1].state.histograms.get(name) if self.frames else None
         if not self.judged or last is None:
             return None
-        first = next((f.state.histograms[name] for f in self.frames if name in f.state.histograms), last)
-        if name not in self.frames[0].state.histograms:
+        first = self.frames[0].histograms.get(name)
+        if first is None:
             return last.buckets
         before = dict(first.buckets)
         return tuple((edge, max(0.0, count - before.get(edge, 0.0))) for edge, count in last.buckets)
@@ -184,13 +213,18 @@ class Span:
         last = self.frames[-1].state.histograms.get(name) if self.frames else None
         if not self.judged or last is None:
             return 0.0, 0.0
-        first = self.frames[0].state.histograms.get(name, Histogram((), 0.0, 0.0))
+        first = self.frames[0].histograms.get(name, Histogram((), 0.0, 0.0))
         return last.sum - first.sum, last.count - first.count
 
 
-def _used_tokens(frame: Frame) -> float:
+def _carried(before: Mapping[str, _Count], now: Mapping[str, _Count]) -> Mapping[str, _Count]:
+    """What is known now, and the last of what is not."""
+    return now if before.keys() <= now.keys() else {**before, **now}
+
+
+def _used_tokens(frame: Frame) -> float | None:
     pool = frame.state.pool("l1", "full")
-    return pool.used.lo if pool is not None and pool.unit == "tokens" else 0.0
+    return pool.used.exact if pool is not None and pool.unit == "tokens" else None
 
 
 def quantile(buckets: tuple[tuple[float, float], ...], q: float) -> Interval:
@@ -237,11 +271,9 @@ class Track:
         last = self.frames[-1] if self.frames else None
         if last is not None and state.at <= last.at:
             self.frames.pop()
-        restarted = last is not None and is_restart(last.state, state)
-        if restarted:
+        frame = Frame.after(last, state)
+        if last is not None and frame.epoch != last.epoch:
             self.restarted_at = state.at
-        epoch = 0 if last is None else last.epoch + restarted
-        frame = Frame(state, epoch)
         self.frames.append(frame)
         while self.frames[0].at < frame.at - KEEP_SECONDS:
             self.frames.popleft()
@@ -279,10 +311,10 @@ class Track:
         return Span(tuple(reversed(taken)))
 
 
-def is_restart(before: EngineState, after: EngineState) -> bool:
+def is_restart(before: Frame, after: EngineState) -> bool:
     """Whether the engine's process is a new one."""
-    if before.started is not None and after.started is not None:
-        return abs(after.started - before.started) > 1.0
+    if before.state.started is not None and after.started is not None:
+        return abs(after.started - before.state.started) > 1.0
     return any(
         name in before.counters and name in after.counters and after.counters[name] < before.counters[name] for name in LIFE_COUNTERS
     )

@@ -108,7 +108,7 @@ def _preempting(view: View) -> Interval:
     for count, (after, before) in enumerate(view.steps()):
         if count >= 2 and view.now - before.at > RECENT_SECONDS:
             break
-        grown = after.state.counters.get("preemptions", 0.0) > before.state.counters.get("preemptions", 0.0)
+        grown = after.counters.get("preemptions", 0.0) > before.counters.get("preemptions", 0.0)
         found.append(any_of([_pressed(after), _pressed(before)]) if grown else False)
     return truth(any_of(found)) if found else MAYBE
 

@@ -127,7 +127,7 @@ def _turnover(view: View) -> Interval:
     span = view.l2_track().span(LONG_SECONDS)
     for name in WRITTEN:
         if span.judged and name in span.frames[-1].state.counters:
-            counts = [f.state.counters.get(name, 0.0) for f in span.frames]
+            counts = [f.counters.get(name, 0.0) for f in span.frames]
             return TRUE if all(b > a for a, b in itertools.pairwise(counts)) else ZERO
     return UNKNOWN
 

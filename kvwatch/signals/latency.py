@@ -41,9 +41,7 @@ def _since_first_token(view: View) -> Interval:
         return UNKNOWN
     oldest = view.now
     for after, before in view.steps():
-        count = after.state.histograms["ttft"].count if "ttft" in after.state.histograms else 0.0
-        earlier = before.state.histograms["ttft"].count if "ttft" in before.state.histograms else 0.0
-        if count > earlier:
+        if after.first_tokens > before.first_tokens:
             return exactly(view.now - after.at)
         oldest = before.at
     return at_least(view.now - oldest)

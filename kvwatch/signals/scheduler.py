@@ -68,11 +68,8 @@ def _token_change(view: View) -> Interval:
 
 
 def _moved(after: Frame, before: Frame) -> bool:
-    now, then = after.state.counters, before.state.counters
-    if any(now.get(n, 0.0) > then.get(n, 0.0) for n in PROGRESS):
-        return True
-    first = [f.state.histograms["ttft"].count if "ttft" in f.state.histograms else 0.0 for f in (after, before)]
-    return first[0] > first[1]
+    now, then = after.counters, before.counters
+    return any(now.get(n, 0.0) > then.get(n, 0.0) for n in PROGRESS) or after.first_tokens > before.first_tokens
 
 
 def _tokenless(view: View) -> Interval:
