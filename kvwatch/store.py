@@ -7,7 +7,6 @@ three intervals have passed.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +19,6 @@ from kvwatch.view import TargetView, View, Watch
 
 FRESH_INTERVALS = 3.0
 """What is older than this many intervals is not shown any more."""
-KEPT_OUTCOMES = 8
 KEPT_SIGNALS = frozenset(s.name for s in SIGNALS if s.kept)
 
 GpuMapping = Callable[[Target, GpuReading | None, int], tuple[GpuState, ...] | None]
@@ -32,7 +30,8 @@ class _TargetRecord:
     target: Target
     tracks: dict[OwnerKey, Track] = field(default_factory=dict)
     judged: dict[OwnerKey, Judged] = field(default_factory=dict)
-    outcomes: deque[Outcome] = field(default_factory=lambda: deque(maxlen=KEPT_OUTCOMES))
+    last: Outcome | None = None
+    failed_in_row: int = 0
     last_good: Outcome | None = None
     first_tried: float | None = None
     self_judged: Judged | None = None
@@ -117,13 +116,14 @@ class Store:
                 return
             if record.first_tried is None:
                 record.first_tried = outcome.at
-            record.outcomes.append(outcome)
+            record.last = outcome
+            record.failed_in_row = 0 if outcome.ok else record.failed_in_row + 1
             if outcome.ok:
                 record.last_good = outcome
                 self._take_states(record, outcome)
             elif outcome.error is not None:
                 record.failures[outcome.error.reason] = record.failures.get(outcome.error.reason, 0) + 1
-            view = TargetView(record.target, tuple(record.outcomes), record.last_good is not None, record.first_tried, self._watch)
+            view = TargetView(record.target, outcome, record.failed_in_row, record.last_good is not None, record.first_tried, self._watch)
             record.self_judged = judge_target(view, self._rules, record.self_judged)
 
     def _take_states(self, record: _TargetRecord, outcome: Outcome) -> None:
@@ -189,8 +189,7 @@ class Store:
             for record in self._records.values():
                 if record.target.candidate and record.last_good is None:
                     continue
-                last = record.outcomes[-1] if record.outcomes else None
-                targets.append(TargetSnapshot(record.target, last, record.last_good, record.self_judged, dict(record.failures)))
+                targets.append(TargetSnapshot(record.target, record.last, record.last_good, record.self_judged, dict(record.failures)))
                 for key, track in sorted(record.tracks.items(), key=lambda item: _by_rank(item[0])):
                     owners.append(
                         OwnerSnapshot(

@@ -23,18 +23,14 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class TargetView:
-    """The turns of one target up to now, oldest first; ``answered`` whether it ever gave a sample."""
+    """One target at its newest turn: ``failures`` turns in a row brought nothing, ``answered`` says whether it ever gave a sample."""
 
     target: Target
-    outcomes: tuple[Outcome, ...]
+    last: Outcome
+    failures: int
     answered: bool
     first_tried: float
     watch: Watch
-
-    @property
-    def last(self) -> Outcome:
-        """The newest turn."""
-        return self.outcomes[-1]
 
 
 @dataclass(slots=True)

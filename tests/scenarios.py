@@ -111,6 +111,6 @@ class _TargetMoment:
         error = ScrapeError("refused", "refused") if failures else None
         missing = (Missing("s", "w", "e"),) * int(self.values.get("missing_series", UNKNOWN).lo)
         duration = self.values.get("scrape_share", exactly(0.0)).lo * STEP
-        outcomes = tuple(Outcome("t", self.now, None, duration, error=error, missing=missing) for _ in range(max(1, failures)))
+        last = Outcome("t", self.now, None, duration, error=error, missing=missing)
         answered = self.values.get("target_answered", exactly(1.0)).lo > 0
-        return TargetView(Target("t", "t"), outcomes, answered, self.now, Watch(interval=STEP))
+        return TargetView(Target("t", "t"), last, failures, answered, self.now, Watch(interval=STEP))

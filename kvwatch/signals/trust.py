@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 from kvwatch.quantity import TRUE, UNKNOWN, ZERO, Interval, exactly
 from kvwatch.signals.kinds import Condition, Signal, TargetSignal
 from kvwatch.view import TargetView, View
 
 
 def _failures(view: TargetView) -> Interval:
-    """Turns in a row without an answer."""
-    return exactly(float(sum(1 for _ in itertools.takewhile(lambda o: not o.ok, reversed(view.outcomes)))))
+    return exactly(float(view.failures))
 
 
 def _answered(view: TargetView) -> Interval:
