@@ -40,12 +40,14 @@ def _sum(view: View, names: tuple[str, ...]) -> Interval:
 
 
 def _grown(view: View, names: tuple[str, ...]) -> Interval:
-    """How much a sum of queues grew over the window; unknown with one sample."""
-    frames = view.window().frames
-    if not view.window().judged:
+    """How much a sum of queues grew since the window's first sample that told all of them; unknown with one sample."""
+    span, told = view.window(), [n for n in names if n in view.state.gauges]
+    if not told:
+        return ZERO
+    first = next((f.state.gauges for f in span.frames[:-1] if all(n in f.state.gauges for n in told)), None)
+    if first is None or not span.judged:
         return UNKNOWN
-    first = [frames[0].state.gauges[n].hi for n in names if n in frames[0].state.gauges]
-    return exactly(max(0.0, _sum(view, names).lo - sum(first)))
+    return exactly(max(0.0, _sum(view, names).lo - sum(first[n].hi for n in told)))
 
 
 def _handover(view: View) -> Interval:
