@@ -93,6 +93,7 @@ def _pools(owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
     units = {u: (GaugeMetricFamily(f"kvwatch_pool_{u}", f"{u} of a pool by state; the states sum to the capacity", labels=(*POOL, "state")),
                  GaugeMetricFamily(f"kvwatch_pool_capacity_{u}", f"capacity of a pool in {u}", labels=POOL))
              for u in ("tokens", "bytes")}  # fmt: skip
+    size = GaugeMetricFamily("kvwatch_kv_bytes_per_token", "bytes one token takes in the pools of all GPUs of an owner", labels=OWNER)
     low = GaugeMetricFamily("kvwatch_pool_min_tokens", "least tokens a state may have", labels=(*POOL, "state"))
     high = GaugeMetricFamily("kvwatch_pool_max_tokens", "most tokens a state may have", labels=(*POOL, "state"))
     ratio = GaugeMetricFamily("kvwatch_pool_used_ratio", "used share of a pool", labels=POOL)
@@ -100,6 +101,8 @@ def _pools(owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
     most = GaugeMetricFamily("kvwatch_pool_resident_max_ratio", "most share of a pool that holds data", labels=POOL)
     for o in owners:
         per_token = o.state.gauges.get("kv_bytes_per_token", UNKNOWN).exact
+        if per_token is not None:
+            size.add_metric(_labels(o), per_token)
         for p in o.state.pools:
             at = (*_labels(o), p.tier, p.pool)
             for unit, factor in _units(p, per_token):
@@ -116,7 +119,7 @@ def _pools(owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
                 ratio.add_metric(at, p.used_ratio.exact)
             _add_bounds(least, most, at, p.resident_ratio)
     yield from (family for pair in units.values() for family in pair)
-    yield from (low, high, ratio, least, most)
+    yield from (low, high, ratio, least, most, size)
 
 
 def _units(p: Pool, per_token: float | None) -> Iterator[tuple[str, float]]:
