@@ -288,24 +288,41 @@ def _roots_first(live: Sequence[Finding]) -> list[Finding]:
         s = f.subject
         return (-WORST[f.severity], f.status != "firing", s.target, s.rank or "", s.model or "", f.rule)
 
-    roots = sorted((f for f in live if f.caused_by is None), key=order)
-    result: list[Finding] = []
+    effects = _Effects.among(live)
+    placed: dict[tuple[str, Subject], Finding] = {}
 
     def place(f: Finding) -> None:
-        if f not in result:
-            result.append(f)
-            for effect in sorted((e for e in live if _is_effect(e, f)), key=order):
+        if (f.rule, f.subject) not in placed:
+            placed[f.rule, f.subject] = f
+            for effect in sorted(effects.of(f), key=order):
                 place(effect)
 
-    for root in roots:
+    for root in sorted((f for f in live if f.caused_by is None), key=order):
         place(root)
-    return [*result, *sorted((f for f in live if f not in result), key=order)]
+    return list(placed.values())
 
 
-def _is_effect(effect: Finding, root: Finding) -> bool:
-    a, b = effect.subject, root.subject
-    near = a == b or (RULES[root.rule].spreads and (a.engine, a.model) == (b.engine, b.model))
-    return near and effect.caused_by == root.rule
+@dataclass(frozen=True, slots=True)
+class _Effects:
+    """Findings by what caused them: the rule with its subject, or with the model that all its ranks serve."""
+
+    near: Mapping[tuple[str | None, Subject], list[Finding]]
+    spread: Mapping[tuple[str | None, str | None, str | None], list[Finding]]
+
+    @classmethod
+    def among(cls, live: Iterable[Finding]) -> _Effects:
+        """Those of some findings."""
+        near: dict[tuple[str | None, Subject], list[Finding]] = {}
+        spread: dict[tuple[str | None, str | None, str | None], list[Finding]] = {}
+        for f in live:
+            near.setdefault((f.caused_by, f.subject), []).append(f)
+            spread.setdefault((f.caused_by, f.subject.engine, f.subject.model), []).append(f)
+        return cls(near, spread)
+
+    def of(self, root: Finding) -> Sequence[Finding]:
+        """What a finding brought about: on its own subject, or on all ranks of the model where it spreads."""
+        s = root.subject
+        return self.spread.get((root.rule, s.engine, s.model), ()) if RULES[root.rule].spreads else self.near.get((root.rule, s), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,12 +336,16 @@ class Incident:
 def incidents(found: Sequence[Finding]) -> tuple[Incident, ...]:
     """Live findings as incidents: equal roots of one model are one, in the order of the findings."""
     live = [f for f in found if f.status != "unknown"]
+    effects, place = _Effects.among(live), {(f.rule, f.subject): i for i, f in enumerate(live)}
     grouped: dict[tuple[str, str | None, str | None, str | None], list[Finding]] = {}
     for f in live:
         if f.caused_by is None:
             alone = f.subject.target if f.subject.model is None else None
             grouped.setdefault((f.rule, f.subject.engine, f.subject.model, alone), []).append(f)
-    return tuple(Incident(tuple(roots), tuple(e for e in live if any(_is_effect(e, r) for r in roots))) for roots in grouped.values())
+    return tuple(
+        Incident(tuple(roots), tuple(live[i] for i in sorted({place[e.rule, e.subject] for r in roots for e in effects.of(r)})))
+        for roots in grouped.values()
+    )
 
 
 def status_of(found: Sequence[Finding], *, judged_any: bool) -> str:
