@@ -258,8 +258,9 @@ class Ledger:
         """What is known at a time; nothing about the caches while messages are being waited for."""
         gpu, cpu = (UNKNOWN, UNKNOWN) if open else (Interval(*self._bounds(GPU)), Interval(*self._bounds(CPU)))
         recent, lowest = gpu, self._net
-        for i, (_, lo, hi, net) in enumerate(self._recent):
-            if i + 1 == len(self._recent) or self._recent[i + 1][0] > at - SWING_SECONDS:
+        for i, (first, lo, hi, net) in enumerate(self._recent):
+            ended = self._recent[i + 1][0] if i + 1 < len(self._recent) else first + SWING_STEP
+            if ended > at - SWING_SECONDS:
                 recent, lowest = recent.hull(Interval(lo, hi)), min(lowest, net)
         groups = [table for (tier, _), table in self._tables.items() if tier == GPU]
         return LedgerView(

@@ -137,8 +137,14 @@ class PoolMemory:
     def step(self, reading: PoolReading, view: LedgerView | None = None) -> PoolMemory:
         """Take the next scrape, and what the ledger knew right after it (None without events)."""
         before = self.view
-        if self.last.asleep or not reading.follows(self.last) or (view is not None and before is not None and view.epoch != before.epoch):
-            return self.begin(reading, view)
+        another = not reading.follows(self.last) or (view is not None and before is not None and view.epoch != before.epoch)
+        if another or self.last.asleep:
+            told = view is not None and before is not None and (view.epoch, view.clears) != (before.epoch, before.clears)
+            fresh = self.begin(reading) if another else _emptied(reading)
+            if view is None or told:
+                return _settle(fresh, reading, view, math.inf)
+            # the gauges know that the cache is gone, the events have yet to say so, which takes an engine step
+            return replace(fresh, suspect="empty" if reading.idle else "maybe", suspect_batches=view.batches, view=None)
         if view is not None and before is not None and view.clears != before.clears:
             return _settle(_emptied(reading), reading, view, math.inf)
         tails = reading.tail_blocks * _running_most(self.last, reading)
