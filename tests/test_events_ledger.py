@@ -125,7 +125,7 @@ def test_recent_values_are_kept_for_a_scrape_that_is_a_little_older() -> None:
     assert ledger.view(10.4).recent == exactly(7)
 
 
-def reading(**changes: float | bool) -> PoolReading:
+def reading(**changes: float | bool | None) -> PoolReading:
     """An idle engine that is fully understood, with changes."""
     given: dict[str, float | bool] = {
         "blocks": 100,
