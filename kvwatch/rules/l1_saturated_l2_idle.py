@@ -32,6 +32,8 @@ RULE = Rule(
         *WHAT_IS_FULL,
         Say("The host tier (L2) is {l2_resident_ratio} full; admission reads only L1, so free L2 space does not raise admission."),
         Say("What L1 evicts does not reach L2: {l2_write_share} of it was written, so it is computed again.", reason="write-starved"),
+        Say("{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and none of them was written to L2.", reason="write-starved",
+            when=(l2.unwritten_prompts > 0,)),
         Say("L2 was written for five minutes and nothing was read back.", reason="never-read"),
         Say("L2 is no larger than L1 ({l2_capacity_share} its capacity), so it can keep little of what L1 evicts.", reason="smaller-than-l1"),
         Say("L2 is written and read as it should be; concurrency in L1 is the wall.", reason="healthy"),

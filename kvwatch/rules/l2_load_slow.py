@@ -16,7 +16,7 @@ RULE = Rule(
     title="Loading from the host tier (L2) is slower than it is worth",
     explanation=(
         Say("Loading a token from L2 takes {l2_load_cost} the time to compute it."),
-        Say("{requests_fetching} requests ({fetching_share} of the queue) wait for KV from a lower tier."),
+        Say("{requests_fetching} requests ({fetching_share} of the queue) wait for KV from a lower tier.", when=(l2.fetching > 0,)),
     ),
     remedy=(
         Do(

@@ -3,8 +3,8 @@
 **What it means.** Stores are dropped or allocations fail because nothing in L2 may be evicted: pinned or locked objects fill it, or it is far too small
 for its writers. LMCache counts such stores as requested, so its stored-token counter still rises.
 
-**How to tell.** Failures rise over some seconds while not one object was stored or evicted; short bursts in which writers outrun the eviction loop do
-not count.
+**How to tell.** Within some seconds more was refused than taken, or tokens that L1 evicted were lost. Short bursts in which writers outrun the eviction
+loop do not count.
 """
 
 from kvwatch.rules.kinds import Do, Reason, Rule, Say
@@ -18,7 +18,7 @@ RULE = Rule(
     reasons=(Reason("pinned", (l2.pinned_ratio >= 0.9,)),),
     title="The host tier (L2) cannot take what it is given",
     explanation=(
-        Say("{l2_failed_stores} stores or allocations failed lately and nothing was evicted to make room."),
+        Say("{l2_failed_stores} stores, allocations or tokens were refused lately."),
         Say("{l2_pinned_share} of the tier is pinned: nothing there may be evicted.", reason="pinned"),
         Say("It is {l2_resident_ratio} full."),
     ),

@@ -19,7 +19,10 @@ RULE = Rule(
     explanation=(
         Say("In the window L1 evicted {l1_evicted_share} of its capacity; {l2_write_share} of that was written to L2."),
         Say("The write policy is {write_policy}."),
-        Say("{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and nothing was written."),
+        Say(
+            "{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and nothing was written.",
+            when=(l2.unwritten_prompts > 0,),
+        ),
     ),
     remedy=(
         Do(

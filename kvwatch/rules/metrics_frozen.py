@@ -16,7 +16,8 @@ RULE = Rule(
     when=(scheduler.running > 0, scheduler.unchanging),
     title="The engine's numbers stand still while requests run",
     explanation=(
-        Say("{requests_running} requests are said to run, and nothing changed for {frozen_use} the time allowed."),
+        Say("{requests_running} requests are said to run."),
+        Say("Nothing changed for {frozen_use} the time allowed.", when=(scheduler.frozen >= 1.0,)),
         Say("The scheduler's own load report is {loads_stale_seconds} old.", when=(scheduler.stale_loads > 5,)),
     ),
     remedy=(

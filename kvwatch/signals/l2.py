@@ -227,7 +227,12 @@ turnover = Signal("l1_turnover", "times", "how often the pool in HBM was evicted
 side_resident = Signal("l2_side_resident_ratio", "ratio", "resident share of the host pool for states; 0 without one", _side_resident)
 pinned_ratio = Signal("l2_pinned_share", "ratio", "share of the host tier pinned by locks or transfers", _pinned, bounded=True)
 held_ratio = Signal("l2_held_share", "ratio", "share of an LMCache tier held by pins; 0 for other tiers", _held, bounded=True)
-failed_stores = Signal("l2_failed_stores", "count", "stores the host tier could not take lately while it took nothing else", _failed_stores)
+failed_stores = Signal(
+    "l2_failed_stores",
+    "count",
+    "stores or tokens the host tier refused lately; 0 while stores go on and outnumber the refused ones",
+    _failed_stores,
+)
 load_cost = Signal("l2_load_cost", "times", "seconds to load a token from the host tier against seconds to compute it", _load_cost)
 fetching = Signal("requests_fetching", "requests", "requests that wait for KV from a lower tier", _fetching)
 fetching_share = Signal("fetching_share", "ratio", "share of the waiting requests that wait for KV from a lower tier", _fetching_share)
