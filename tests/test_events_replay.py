@@ -1,0 +1,101 @@
+"""A recording's events: the count of a real engine's cache, the same each time, and what broken files leave of it.
+
+``data/events/reset`` is the beginning of a recording of vLLM 0.32 with the true state of its block pool beside it: cold, filled, emptied
+while idle, one request.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvwatch.events.ledger import LedgerView
+from kvwatch.events.replay import open_recording
+from kvwatch.quantity import exactly
+
+RECORDING = Path(__file__).parent / "data/events/reset"
+EVENTS = "events.5557.raw.jsonl.gz"
+
+
+def rows(path: Path) -> list[dict[str, float]]:
+    """The lines of a file."""
+    with gzip.open(path, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def views(folder: Path) -> list[LedgerView]:
+    """The ledger at every look at the truth."""
+    rank = open_recording(folder)["0"]
+    return [rank.view(look["t"]) for look in rows(RECORDING / "gt.jsonl.gz")]
+
+
+def test_the_count_is_the_engines() -> None:
+    """Where the engine stood still, between two looks with the same messages published, the cached blocks are counted exactly."""
+    truth, told = rows(RECORDING / "gt.jsonl.gz"), views(RECORDING)
+    checked, cleared = 0, 0
+    for before, look, view in zip(truth, truth[1:], told[1:], strict=False):
+        if look["pub"] == view.batches and before | {"t": 0} == look | {"t": 0}:
+            cached = look["evict"] + look["used_hashed"]
+            checked += view.gpu == exactly(cached)
+            cleared += view.gpu != exactly(cached)
+    assert checked > 300
+    assert 0 < cleared < 170  # the idle reset, about which the engine says nothing before its next step
+    assert told[-1].clears == 1
+
+
+def test_the_same_files_give_the_same_views() -> None:
+    """No clock but the recording's."""
+    assert views(RECORDING) == views(RECORDING)
+
+
+def test_what_the_subscription_missed_is_taken_from_the_replay(tmp_path: Path) -> None:
+    """A late recording with the replay of its end knows everything; without it, only what came since."""
+    with gzip.open(RECORDING / EVENTS, "rt") as lines:
+        messages = lines.readlines()
+    with gzip.open(tmp_path / EVENTS, "wt") as late:
+        late.writelines(messages[100:300] + messages[350:])
+    assert views(tmp_path)[200].gpu.hi == float("inf")
+    with gzip.open(tmp_path / "replay.raw.jsonl.gz", "wt") as replay:
+        for message in messages:
+            replay.write(json.dumps(["", *json.loads(message)["frames"]]) + "\n")
+        replay.write(json.dumps(["", "", base64.b64encode(b"\xff" * 8).decode(), ""]) + "\n")
+    assert [v.gpu for v in views(tmp_path)[-100:]] == [v.gpu for v in views(RECORDING)[-100:]]
+
+
+def test_a_recording_whose_publisher_never_spoke_has_an_empty_cache(tmp_path: Path) -> None:
+    """The replay held nothing but its end."""
+    with gzip.open(tmp_path / EVENTS, "wt"):
+        pass
+    assert open_recording(tmp_path)["0"].view(1.0).open
+    with gzip.open(tmp_path / "replay.raw.jsonl.gz", "wt") as replay:
+        replay.write(json.dumps(["", "", base64.b64encode(b"\xff" * 8).decode(), ""]))
+    assert open_recording(tmp_path)["0"].view(1.0).gpu == exactly(0)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no gzip", b"\x1f\x8b\x08\x00broken"])
+def test_a_damaged_file_is_read_up_to_the_damage(tmp_path: Path, damage: bytes) -> None:
+    """A recorder that was killed leaves half a file."""
+    (tmp_path / EVENTS).write_bytes(damage)
+    assert open_recording(tmp_path)["0"].view(2e9).open
+    whole = (RECORDING / EVENTS).read_bytes()
+    (tmp_path / EVENTS).write_bytes(whole[: len(whole) // 2])
+    assert open_recording(tmp_path)["0"].view(2e9).batches > 100
+
+
+def test_odd_lines_are_left_out(tmp_path: Path) -> None:
+    """Lines of another shape, and frames that are no base64."""
+    shutil.copy(RECORDING / EVENTS, tmp_path)
+    with gzip.open(tmp_path / EVENTS, "ab") as more:
+        for line in ({"t": 2e9}, {"t": "now", "frames": []}, [1], {"t": 2e9, "frames": ["?"]}, {"t": 2e9, "frames": [5]}):
+            more.write(json.dumps(line).encode() + b"\n")
+    assert open_recording(tmp_path)["0"].view(3e9) == open_recording(RECORDING)["0"].view(3e9)
+
+
+def test_without_event_files_there_are_no_ranks(tmp_path: Path) -> None:
+    """Metrics alone are a recording too."""
+    assert open_recording(tmp_path) == {}
