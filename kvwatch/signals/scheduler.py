@@ -223,7 +223,7 @@ def _next_fraction(view: View) -> Interval:
     now, free = view.gauge("memory_fraction").exact, _hbm_free(view).exact
     if now is None or free is None:
         return UNKNOWN
-    better = math.floor(min(now + free - MEMORY_RESERVE, MOST_MEMORY) * 100) / 100
+    better = math.floor(round(min(now + free - MEMORY_RESERVE, MOST_MEMORY) * 100, 6)) / 100  # 0.7 + 0.2 is a little less than 0.9
     return exactly(better) if better > now else UNKNOWN
 
 
