@@ -161,7 +161,7 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
     ]
     return Telling(
         reason=reason,
-        title=fill(rule.title, words) or rule.title.split("{", maxsplit=1)[0].rstrip(" :"),
+        title=fill(rule.title, words) or rule.short,
         explanation=" ".join(s for s in said if s),
         remedy=tuple(Advice(do, because) for do, because in advice if do and because),
         evidence=_shown(node_evidence for node in rule.when for node_evidence in evidence(node, view, limits)),
@@ -245,7 +245,7 @@ def _unknown(active: ActiveRule, case: Case, missing: tuple[str, ...]) -> Findin
         subject=case.subject,
         since_seconds=None,
         reason=None,
-        title=rule.title.split("{", maxsplit=1)[0].rstrip(" :"),
+        title=rule.short,
         evidence=(),
         missing=missing,
         explanation=f"Cannot be decided: unknown are {', '.join(missing)}.",

@@ -14,7 +14,6 @@ import yaml
 from kvwatch.render import Site
 from kvwatch.render.promql import OWNER, TARGET, signals, terms
 from kvwatch.rules.kinds import ActiveRule, Rule
-from kvwatch.wording import without_places
 
 PATH = "alerts/kvwatch.rules.yaml"
 HEADER = "# Rendered by `kvwatch render alerts`; change the rule, or render with your own configuration.\n"
@@ -69,7 +68,7 @@ def _alert(r: ActiveRule, site: Site, only: str | None) -> dict[str, object]:
         alert["for"] = f"{hold:g}s"
     alert["labels"] = {"severity": rule.severity, "rule": rule.id} | ({} if only is None else {"hold": f"{hold:g}s"})
     alert["annotations"] = {
-        "summary": f"{without_places(rule.title)} ({{{{ $labels.target }}}}{'' if rule.scope == 'target' else ' rank {{ $labels.rank }}'})",
+        "summary": f"{rule.short} ({{{{ $labels.target }}}}{'' if rule.scope == 'target' else ' rank {{ $labels.rank }}'})",
         "description": _description(rule),
         "runbook_url": f"{site.runbook_url}{rule.id}",
     }

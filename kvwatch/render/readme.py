@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from kvwatch.config import ENVIRONMENT, describe
 from kvwatch.render import Site
 from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS
-from kvwatch.wording import duration, without_places
+from kvwatch.wording import duration
 
 PATH = "README.md"
 
@@ -29,7 +29,7 @@ def render(site: Site) -> Mapping[str, str]:
 def _rules(site: Site) -> str:
     rows = [
         f"| [{r.rule.id}](alerts/runbook.md#{r.rule.id}) | {r.rule.severity} "
-        f"| {duration(r.hold_for(None)) if r.hold_for(None) else 'at once'} | {without_places(r.rule.title)} |"
+        f"| {duration(r.hold_for(None)) if r.hold_for(None) else 'at once'} | {r.rule.short} |"
         for r in site.rules
     ]
     return "\n".join(["| finding | severity | after | what it says |", "|---|---|---|---|", *rows])

@@ -15,6 +15,7 @@ RULE = Rule(
     hold=60,
     when=(scheduler.foreign >= float(512 << 20),),
     title="Another process holds {hbm_foreign_bytes} on this engine's GPU",
+    headline="Another process holds memory on this engine's GPU",
     explanation=(Say("{hbm_foreign_bytes} of GPU memory belong to processes that are not the engine's."),),
     remedy=(
         Do("stop that process or move it to another GPU", "the engine cannot use what it holds"),

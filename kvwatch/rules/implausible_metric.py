@@ -13,6 +13,7 @@ RULE = Rule(
     hold=0,
     when=(trust.implausible > 0,),
     title="The engine reports a value it cannot mean: {implausible_names}",
+    headline="The engine reports a value it cannot mean",
     explanation=(Say("Dropped: {implausible_names}. What depends on it is unknown until it makes sense again."),),
     remedy=(
         Do("report it to the engine's project with its version", "such values come from its accounting"),

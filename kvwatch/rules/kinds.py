@@ -55,8 +55,9 @@ class Reason:
 class Rule:
     """One finding of the catalogue. ``hold`` is in seconds, ``holds`` replaces it for an engine.
 
-    ``engines`` limits the rule to some engines (None: all); ``causes`` are findings it brings about; ``supersedes`` are findings it
-    makes redundant for the same subject; ``spreads`` says that its effects show on the other ranks of the model, too; ``page`` is the module's docstring, its page in the runbook.
+    ``headline`` is the title where no numbers are at hand, needed when it has places. ``engines`` limits the rule to some engines (None:
+    all); ``causes`` are findings it brings about; ``supersedes`` are findings it makes redundant for the same subject; ``spreads`` says that
+    its effects show on the other ranks of the model, too; ``page`` is the module's docstring, its page in the runbook.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Rule:
     explanation: tuple[Say, ...]
     remedy: tuple[Do, ...]
     page: str
+    headline: str = ""
     reasons: tuple[Reason, ...] = ()
     causes: tuple[str, ...] = ()
     supersedes: tuple[str, ...] = ()
@@ -74,6 +76,11 @@ class Rule:
     spreads: bool = False
     engines: tuple[EngineName, ...] | None = None
     holds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def short(self) -> str:
+        """What is wrong, without numbers."""
+        return self.headline or self.title
 
     def terms(self) -> Iterator[Term]:
         """All comparisons the rule rests on."""

@@ -18,6 +18,7 @@ RULE = Rule(
     hold=60,
     when=(l1.saturated, scheduler.hbm_free >= 0.1, scheduler.generated > 0),
     title="The KV pool is full while {hbm_free_ratio} of the GPU's memory is free",
+    headline="The KV pool is full while much of the GPU's memory is free",
     explanation=(
         Say("L1 is {l1_used_ratio} used; the engine took its pool at start and left {hbm_free_ratio} of the GPU's memory free."),
         Say("Raising the share from {memory_fraction} to {memory_fraction_next} would add about {kv_growth_tokens} tokens to the pool."),

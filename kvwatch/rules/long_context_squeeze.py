@@ -15,6 +15,7 @@ RULE = Rule(
     hold=60,
     when=(l1.waiting > 0, scheduler.ceiling_share < 1.0, scheduler.sequence_change >= 1.5),
     title="Long sequences leave room for {concurrency_ceiling_requests} of {demand_requests} requests",
+    headline="Long sequences leave room for fewer requests than there are",
     explanation=(
         Say("A running sequence holds {mean_sequence_tokens} tokens on average, {sequence_change} the calm figure, so L1 holds {concurrency_ceiling_requests} of them; "
             "{demand_requests} are running or waiting."),

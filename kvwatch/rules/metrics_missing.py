@@ -14,8 +14,9 @@ RULE = Rule(
     hold=0,
     when=(trust.missing_series > 0,),
     title="{missing_series} series that should be there are missing",
+    headline="Series that should be there are missing",
     explanation=(Say("Missing: {missing_names}."),),
-    remedy=(Do("{missing_enable}", "findings that need these series stay unknown without them"),),
+    remedy=(Do("enable what exports them", "findings that need these series stay unknown without them", exact="{missing_enable}"),),
     scope="target",
     page=__doc__ or "",
 )

@@ -13,6 +13,7 @@ RULE = Rule(
     hold=0,
     when=(trust.scrape_share > 0.5,),
     title="Scraping takes {scrape_share} the interval",
+    headline="Scraping takes a large part of the interval",
     explanation=(Say("The last scrape took {scrape_share} the interval."),),
     remedy=(
         Do("lengthen the interval", "kvwatch never scrapes twice at once, so slow answers already cost samples"),

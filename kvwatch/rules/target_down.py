@@ -15,6 +15,7 @@ RULE = Rule(
     hold=0,
     when=(trust.down,),
     title="The target does not answer: {failure_reason}",
+    headline="The target does not answer",
     explanation=(Say("{scrape_failures_in_row} scrapes in a row failed: {failure_detail}"),),
     remedy=(
         Do("check that the engine's process runs and listens at {url}", "kvwatch can say nothing about this engine until it answers"),

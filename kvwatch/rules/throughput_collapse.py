@@ -16,6 +16,7 @@ RULE = Rule(
     hold=30,
     when=(scheduler.token_change < 0.4, scheduler.running_change >= 1.0, scheduler.crowded),
     title="The engine makes {token_rate_change} its calm token rate",
+    headline="The engine makes far fewer tokens than in calm time",
     explanation=(
         Say("{token_rate} in the window with {requests_running} requests running; that is {token_rate_change} the calm rate."),
         Say("{preemptions_in_window} preemptions in the window: steps go to recomputation.", when=(scheduler.preemptions > 0,)),

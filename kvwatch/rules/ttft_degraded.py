@@ -17,6 +17,7 @@ RULE = Rule(
     hold=60,
     when=(latency.high, latency.fresh),
     title="First tokens take {ttft_p99_seconds} (p99)",
+    headline="First tokens are much later than in calm time",
     explanation=(
         Say(
             "The window's p99 is {ttft_p99_seconds}, in calm time it was {ttft_baseline_p99_seconds} ({baseline_seconds} of calm traffic)."
