@@ -1,0 +1,83 @@
+"""One rank against its peers, and the queues between prefill and decode."""
+
+from __future__ import annotations
+
+from kvwatch.history import Frame
+from kvwatch.model import EngineState
+from kvwatch.quantity import TRUE, UNKNOWN, ZERO, Interval, at_least, exactly
+from kvwatch.signals import topology
+from kvwatch.signals.kinds import holds
+from tests.samples import Amount, hbm, moment, sample, track
+
+
+def peer(used: Amount = 300, *, waiting: Amount = 0, running: Amount = 1, asleep: bool = False, tokenless: Interval | None = None) -> Frame:
+    """Another rank's newest sample."""
+    state = sample(rank="1", pools=[hbm(used)], waiting=waiting, running=running, asleep=asleep)
+    return track(state, values={} if tokenless is None else {"tokenless_seconds": tokenless}).frames[-1]
+
+
+def test_a_spare_peer_has_no_queue() -> None:
+    """The least used of those; 1 where nobody has room to spare. A sleeping one, or one whose queue is unknown, is none."""
+    view = moment(sample(), peers=[peer(400), peer(200, waiting=1), peer(100, asleep=True), peer(50, waiting=None)])
+    assert topology.spare_peer.of(view) == exactly(0.4)
+    assert topology.spare_peer.of(moment(sample(), peers=[peer(200, waiting=1)])) == TRUE
+    assert topology.spare_peer.of(moment(sample())) == TRUE
+    assert topology.spare_peer.of(moment(sample(), peers=[peer(None)])) == Interval(0.0, 1.0)
+
+
+def test_peers_stand_still_only_all_together() -> None:
+    """The shortest time without a token among them; 0 without peers, unknown where one does not say."""
+    assert topology.peers_tokenless.of(moment(sample(), peers=[peer(tokenless=exactly(30)), peer(tokenless=at_least(12))])) == Interval(
+        12, 30
+    )
+    assert topology.peers_tokenless.of(moment(sample())) == ZERO
+    assert topology.peers_tokenless.of(moment(sample(), peers=[peer(tokenless=exactly(30)), peer()])) == Interval(0, 30)
+
+
+def test_peers_are_busy_together() -> None:
+    """Requests that run on all of them; unknown where one does not say."""
+    assert topology.peers_busy.of(moment(sample(), peers=[peer(running=2), peer(running=3)])) == exactly(5)
+    assert topology.peers_busy.of(moment(sample(), peers=[peer(running=2), peer(running=None)])) == at_least(2)
+    assert topology.peers_busy.of(moment(sample())) == ZERO
+
+
+def queues(*moments: dict[str, Amount]) -> list[EngineState]:
+    """Samples with these queues."""
+    return [sample(i * 5.0, engine="sglang", gauges=gauges) for i, gauges in enumerate(moments)]
+
+
+def test_the_queues_of_a_handover_add_up() -> None:
+    """Prefill and decode sides have queues of their own; growth is against the window's start."""
+    view = moment(
+        *queues({"prefill_bootstrap_queue": 1, "prefill_inflight_queue": 2}, {"prefill_bootstrap_queue": 4, "prefill_inflight_queue": 5})
+    )
+    assert topology.handover_queue.of(view) == exactly(9)
+    assert topology.handover_growth.of(view) == exactly(6)
+    assert topology.decode_queue.of(view) == ZERO
+    assert topology.decode_growth.of(view) == ZERO
+
+
+def test_a_queue_that_shrinks_has_not_grown() -> None:
+    """Growth is never negative."""
+    assert topology.decode_growth.of(moment(*queues({"decode_prealloc_queue": 9}, {"decode_prealloc_queue": 4}))) == ZERO
+
+
+def test_a_queue_first_told_now_has_not_grown() -> None:
+    """Its growth is unknown, not all of it; a pause at the window's start is passed over."""
+    assert topology.decode_growth.of(moment(*queues({}, {"decode_prealloc_queue": 40}))) == UNKNOWN
+    assert topology.decode_growth.of(moment(*queues({"decode_prealloc_queue": 40}))) == UNKNOWN
+    paused = queues({}, {"decode_prealloc_queue": 40}, {"decode_prealloc_queue": 41})
+    assert topology.decode_growth.of(moment(*paused)) == exactly(1)
+
+
+def test_transfers_that_failed_in_the_window() -> None:
+    """Unknown without the counter."""
+    assert topology.transfer_failures.of(moment(sample(0, transfer_failures=2), sample(9, transfer_failures=5))) == exactly(3)
+    assert topology.transfer_failures.of(moment(sample(0), sample(9))) == UNKNOWN
+
+
+def test_a_rank_is_pressed_by_its_pool_or_its_queue() -> None:
+    """Either is enough."""
+    assert holds(topology.pressed, moment(sample(pools=[hbm(990)], waiting=0)), {}) is True
+    assert holds(topology.pressed, moment(sample(pools=[hbm(300)], waiting=1)), {}) is True
+    assert holds(topology.pressed, moment(sample(pools=[hbm(300)], waiting=0)), {}) is False
