@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -177,6 +179,36 @@ def test_a_setting_that_only_a_restart_brings_is_named(tmp_path: Path, engine: i
         child.logs("configuration reloaded: 2 targets; only a restart brings the new nvml, reload_endpoint")
         child.shows(up("b"))
         assert child.pages.post("/-/reload").status_code == 404
+
+
+@pytest.mark.parametrize("order", [signal.SIGHUP, signal.SIGTERM])
+def test_an_order_that_comes_during_the_start_is_obeyed(tmp_path: Path, order: signal.Signals) -> None:
+    """Before there is anything to reload SIGHUP does no harm, and SIGTERM is exit code 0 at once.
+
+    The start is held by a configuration that is a pipe: it can be opened for writing once the daemon waits to read it.
+    """
+    file = tmp_path / "kvwatch.yaml"
+    os.mkfifo(file)
+    command = [sys.executable, "-m", "kvwatch", "serve", "--config", str(file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process, ExitStack() as stack:
+        stack.callback(process.kill)
+        pipe: list[int] = []
+
+        def is_read() -> bool:
+            with contextlib.suppress(OSError):
+                pipe.append(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
+            return bool(pipe)
+
+        eventually(is_read, lambda: "a daemon that reads its configuration")
+        process.send_signal(order)
+        if order == signal.SIGHUP:
+            os.write(pipe[0], b"listen: 127.0.0.1:0\nnvml: off\n")
+        os.close(pipe[0])
+        if order == signal.SIGHUP:
+            assert process.stderr is not None
+            assert "listening on" in process.stderr.readline()
+            process.terminate()  # at a moment when the pages may not be served yet
+        assert process.wait(timeout=LONGEST_END_SECONDS) == os.EX_OK
 
 
 def test_the_daemon_ends_in_time_whatever_hangs(tmp_path: Path, engine: int) -> None:
