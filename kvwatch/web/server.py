@@ -82,8 +82,9 @@ def build_server(app: FastAPI) -> uvicorn.Server:
 def serve(app: FastAPI, sockets: tuple[socket.socket, ...]) -> None:
     """Answer requests until SIGTERM or SIGINT, then return within 5 s; for the main thread."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
-    with _signals_that_end_quietly():
-        build_server(app).run(sockets=list(sockets))
+    server = build_server(app)
+    with _ended_by_signals(server):
+        server.run(sockets=list(sockets))
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -92,13 +93,16 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _signals_that_end_quietly() -> Iterator[None]:
-    """Uvicorn raises the signal that ended it once more; here it has done its work and must not kill the process."""
+def _ended_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """The order to stop, outside of the time in which uvicorn takes it: before, the server must end as soon as it has begun.
 
-    def ignore(_number: int, _frame: FrameType | None) -> None:
-        pass
+    After, uvicorn raises the signal that ended it once more, which has done its work and must not kill the process.
+    """
 
-    before = {number: signal.signal(number, ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+    def end(_number: int, _frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
