@@ -153,7 +153,7 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
     said = [fill(s.text, words) for s in rule.explanation if applies(s)]
     advice = [
         (
-            (d.exact and fill(d.exact, words)) or fill(d.do, words) or (without_places(d.do) if " to about {" in d.do else None),
+            (d.exact and fill(d.exact, words)) or fill(d.do, words) or without_places(d.do),
             fill(d.because, words),
         )
         for d in rule.remedy

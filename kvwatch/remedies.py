@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvwatch.rules.kinds import Do, Say
-from kvwatch.signals import l1, scheduler
+from kvwatch.signals import l1
 
 AMOUNT = "from {memory_fraction} to {memory_fraction_next}: about +{kv_growth_tokens} tokens, {kv_growth_sequences} more sequences of this length"
 """What raising the engine's share of GPU memory buys, where the numbers allow to say it."""
@@ -29,15 +29,11 @@ EASE_BUDGET = (
 
 RAISE_L1 = (
     Do("raise --gpu-memory-utilization above {memory_fraction}", "more of the GPU becomes KV pool; leave room for activations and CUDA graphs",
-       engine="vllm", when=(scheduler.memory_fraction > 0,), exact=f"raise --gpu-memory-utilization {AMOUNT}"),
-    Do("raise --gpu-memory-utilization", "more of the GPU becomes KV pool; leave room for activations and CUDA graphs", engine="vllm",
-       when=(scheduler.memory_fraction <= 0,)),
+       engine="vllm", exact=f"raise --gpu-memory-utilization {AMOUNT}"),
     Do("or set the pool directly with --kv-cache-memory-bytes", "it replaces the estimate of what is left over", engine="vllm"),
     Do("store KV in 8 bits with --kv-cache-dtype fp8", "twice the tokens in the same memory; check answer quality", engine="vllm"),
     Do("raise --mem-fraction-static above {memory_fraction}", "more of the GPU becomes KV pool; too high ends in out-of-memory during prefill",
-       engine="sglang", when=(scheduler.memory_fraction > 0,), exact=f"raise --mem-fraction-static {AMOUNT}"),
-    Do("raise --mem-fraction-static", "more of the GPU becomes KV pool; too high ends in out-of-memory during prefill", engine="sglang",
-       when=(scheduler.memory_fraction <= 0,)),
+       engine="sglang", exact=f"raise --mem-fraction-static {AMOUNT}"),
     Do("store KV in 8 bits with --kv-cache-dtype fp8_e5m2", "twice the tokens in the same memory; check answer quality", engine="sglang"),
 )  # fmt: skip
 """How to make the pool in HBM larger."""

@@ -31,7 +31,7 @@ class Say:
 class Do:
     """One thing to do, in the order of the list; ``because`` may carry places, too.
 
-    ``exact`` is said instead of ``do`` where all of its numbers are known.
+    ``exact`` is said instead of ``do`` where all of its numbers are known; ``do`` loses those of its own that are not.
     """
 
     do: str

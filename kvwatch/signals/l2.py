@@ -180,14 +180,14 @@ def _load_cost(view: View) -> Interval:
 
 def _fetching_share(view: View) -> Interval:
     """Share of the waiting requests that wait for KV from a lower tier; 0 where nobody waits."""
-    fetching = view.gauge("waiting_prefetch")
-    if view.state.waiting.compare(">", 0) is False or not fetching.known:
+    fetching = _fetching(view)
+    if view.state.waiting.compare(">", 0) is False:
         return ZERO
-    return (fetching / view.state.waiting).capped(1.0) if view.state.waiting.lo > 0 else UNKNOWN
+    return (fetching / view.state.waiting).capped(1.0) if fetching.known and view.state.waiting.lo > 0 else UNKNOWN
 
 
 def _fetching(view: View) -> Interval:
-    return view.state.gauges.get("waiting_prefetch", ZERO)
+    return view.gauge("waiting_prefetch")
 
 
 def _l3_failures(view: View) -> Interval:

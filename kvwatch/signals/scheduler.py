@@ -158,10 +158,8 @@ def _recompute_share(view: View) -> Interval:
 
 
 def _at_cap(view: View) -> Interval:
-    cap = view.gauge("running_cap")
-    if not cap.known:
-        return MAYBE
-    return truth(view.state.running.compare(">=", cap.lo)) if cap.exact is not None else MAYBE
+    cap = view.gauge("running_cap").exact
+    return MAYBE if cap is None else truth(view.state.running.compare(">=", cap))
 
 
 def _reserved_high(view: View) -> Interval:
@@ -206,16 +204,14 @@ def _foreign(view: View) -> Interval:
     known = [p for g in gpus for p in g.processes or ()]
     if any(g.processes is None for g in gpus) or any(p.mine is None for p in known):
         return UNKNOWN
-    foreign = [p for p in known if p.mine is False]
-    if any(p.used is None for p in foreign):
-        return at_least(float(sum(p.used or 0 for p in foreign)))
-    return exactly(float(sum(p.used or 0 for p in foreign)))
+    sizes = [p.used for p in known if p.mine is False]
+    told = float(sum(size for size in sizes if size is not None))
+    return at_least(told) if None in sizes else exactly(told)
 
 
 def _memory_fraction(view: View) -> Interval:
-    """The configured share of the GPU; 0 where the engine does not say."""
-    told = view.gauge("memory_fraction")
-    return told if told.known else ZERO
+    """The configured share of the GPU."""
+    return view.gauge("memory_fraction")
 
 
 def _next_fraction(view: View) -> Interval:
@@ -282,9 +278,7 @@ mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running seq
 ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that length the pool in HBM holds at once", _ceiling)
 hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
 foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign, bounded=True)
-memory_fraction = Signal(
-    "memory_fraction", "fraction", "share of GPU memory the engine was given; 0 where it does not say", _memory_fraction
-)
+memory_fraction = Signal("memory_fraction", "fraction", "share of GPU memory the engine was given", _memory_fraction)
 next_fraction = Signal(
     "memory_fraction_next", "fraction", "what that share could be raised to with the memory that is free", _next_fraction
 )

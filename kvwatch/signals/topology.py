@@ -32,7 +32,10 @@ def _peers_busy(view: View) -> Interval:
 
 
 def _sum(view: View, names: tuple[str, ...]) -> Interval:
+    """All of these queues that are told; an engine that does both halves itself has none of them."""
     known = [view.state.gauges[n] for n in names if n in view.state.gauges]
+    if not known and view.state.facts.get("role") != "unified":
+        return UNKNOWN
     total = ZERO
     for q in known:
         total = total + q
@@ -43,7 +46,7 @@ def _grown(view: View, names: tuple[str, ...]) -> Interval:
     """How much a sum of queues grew since the window's first sample that told all of them; unknown with one sample."""
     span, told = view.window(), [n for n in names if n in view.state.gauges]
     if not told:
-        return ZERO
+        return _sum(view, names)
     first = next((f.state.gauges for f in span.frames[:-1] if all(n in f.state.gauges for n in told)), None)
     if first is None or not span.judged:
         return UNKNOWN
