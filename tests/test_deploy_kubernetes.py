@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,6 +35,14 @@ def pod(shape: str) -> Document:
     """The pod of a file's only workload."""
     (workload,) = workloads(FILES[shape])
     return pod_of(workload)
+
+
+def test_no_yaml_says_a_thing_twice() -> None:
+    """What a YAML reader lets pass, keys given twice above all, is found by yamllint in every file but the chart's templates."""
+    rules = "{extends: relaxed, ignore: ['**/templates/*'], rules: {line-length: {max: 140}}}"
+    command = [sys.executable, "-m", "yamllint", "--strict", "-d", rules, str(DEPLOY)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
