@@ -65,8 +65,10 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
     pain, high = holds(latency.pain, view, {}), holds(latency.high, view, {})
     pained_at = view.now if pain is True or view.track.restarted else before.pained_at if before else None
     fresh = pained_at is None or view.now - pained_at > AFTER_PAIN_SECONDS
+    unbroken = before is None or view.now - before.at <= view.watch.stale_seconds  # what passed in a gap may not have been calm
     calm = (
         fresh
+        and unbroken
         and not view.state.asleep
         and holds(l1.waiting > 0, view, {}) is False
         and holds(l1.preempting.is_(1), view, {}) is False

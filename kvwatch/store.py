@@ -17,8 +17,6 @@ from kvwatch.rules.kinds import ActiveRule
 from kvwatch.signals import SIGNALS
 from kvwatch.view import TargetView, View, Watch
 
-FRESH_INTERVALS = 3.0
-"""What is older than this many intervals is not shown any more."""
 KEPT_SIGNALS = frozenset(s.name for s in SIGNALS if s.kept)
 
 GpuMapping = Callable[[Target, GpuReading | None, int], tuple[GpuState, ...] | None]
@@ -144,7 +142,7 @@ class Store:
             track.settle({n: v for n, v in judged.values.items() if n in KEPT_SIGNALS}, calm=judged.calm)
 
     def _old(self, then: float, now: float) -> bool:
-        return now - then > FRESH_INTERVALS * self._watch.interval
+        return now - then > self._watch.stale_seconds
 
     def _tracks(self) -> list[Track]:
         return [t for r in self._records.values() for t in r.tracks.values()]

@@ -10,6 +10,8 @@ from kvwatch.history import Baseline, Frame, Span, Track
 from kvwatch.model import EngineState, GpuState, Outcome, Pool, Target
 from kvwatch.quantity import UNKNOWN, Interval
 
+FRESH_INTERVALS = 3.0
+
 
 @dataclass(frozen=True, slots=True)
 class Watch:
@@ -19,6 +21,11 @@ class Watch:
     window: float = 60.0
     startup_grace: float = 900.0
     slo_ttft_p99: float | None = None
+
+    @property
+    def stale_seconds(self) -> float:
+        """What is older is not shown any more, and what happened in a gap that long was not seen."""
+        return FRESH_INTERVALS * self.interval
 
 
 @dataclass(frozen=True, slots=True)

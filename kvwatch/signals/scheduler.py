@@ -62,7 +62,7 @@ def _token_change(view: View) -> Interval:
     base, span = view.baseline.token_rate(), view.recent(15.0)
     steps = [b.at - a.at for a, b in zip(span.frames, span.frames[1:], strict=False)]
     rate = _recent_token_rate(view)
-    if base.lo <= 0 or not rate.known or any(s > 3 * view.watch.interval for s in steps):
+    if base.lo <= 0 or not rate.known or any(s > view.watch.stale_seconds for s in steps):
         return UNKNOWN
     return rate / base
 
