@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from kvwatch.model import EngineState, Outcome, Pool, ScrapeError, Target
+from kvwatch.model import EngineState, GpuReading, GpuState, L2Setting, NvmlState, Outcome, Pool, ScrapeError, Target
 from kvwatch.quantity import exactly
 from kvwatch.report import state_of, to_json, verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
 from kvwatch.view import Watch
+from tests.samples import hbm, host, sample, turn
 
 WATCH = Watch(interval=10.0)
 RULES = active({"l1-saturated": {"hold": 10.0}})
@@ -127,3 +128,172 @@ def test_equal_roots_on_several_ranks_are_one_incident() -> None:
     incidents = to_json(said)["incidents"]
     assert [(i["rule"], i["count"]) for i in incidents] == [("l1-saturated", 2)]  # type: ignore[index,union-attr,call-overload]
     assert said.summary.startswith("2 pool owners (a rank 0, b rank 0)")
+
+
+def test_what_passed_in_a_gap_is_no_calm_time() -> None:
+    """First tokens of scrapes that were missed may have been late; a step no longer than three intervals teaches."""
+
+    def learned(gap: float) -> float:
+        s = store()
+        for at, tokens in ((0.0, 0.0), (gap, 100.0)):
+            s.add(turn(sample(at, target="a", waiting=0, running=1, preemptions=0, pools=[hbm(100)], generation_tokens=tokens)))
+        return s.snapshot(gap).owners[0].baseline.seconds
+
+    assert learned(30.0) == 30.0
+    assert learned(31.0) == 0.0
+
+
+def test_after_pain_calm_time_begins_late() -> None:
+    """First tokens of those who queued still come after the queue is gone; they are not calm."""
+    s = store()
+    waiting = (5, 0, 0, 0, 0)
+    seconds = []
+    for i, queue in enumerate(waiting):
+        pool = hbm(990 if queue else 100)
+        s.add(turn(sample(i * 10.0, target="a", waiting=queue, running=1, preemptions=0, pools=[pool], generation_tokens=i * 9.0)))
+        seconds.append(s.snapshot(i * 10.0).owners[0].baseline.seconds)
+    assert seconds == [0.0, 0.0, 10.0, 20.0, 30.0]
+
+
+def test_failures_are_counted_by_reason_for_ever() -> None:
+    """And those in a row until the next answer, however many there are."""
+    s = store()
+    s.add(full("a", 0))
+    for i in range(1, 31):
+        s.add(failed("a", i * 10.0))
+    target = s.snapshot(300).targets[0]
+    assert target.failures == {"timeout": 30}
+    assert target.judged is not None
+    assert target.judged.values["scrape_failures_in_row"] == exactly(30)
+    assert target.last_good is not None
+    assert target.last_good.at == 0
+
+
+def test_a_rank_that_is_gone_is_forgotten_after_three_intervals() -> None:
+    """The others of its target live on."""
+    s = store()
+    for at in range(0, 60, 10):
+        ranks = ("0", "1") if at < 20 else ("0",)
+        s.add(turn(*(sample(float(at), target="a", rank=rank, pools=[hbm(500)], waiting=0) for rank in ranks)))
+        assert [o.state.rank for o in s.snapshot(at).owners] == (["0", "1"] if at <= 40 else ["0"])
+
+
+def test_a_target_that_was_removed_leaves_nothing() -> None:
+    """What comes in late of it is dropped."""
+    s = store()
+    s.reconfigure((), WATCH, RULES)
+    s.add(full("a", 0))
+    assert s.snapshot(0).owners == ()
+    assert s.snapshot(0).targets == ()
+    assert s.ready()
+
+
+def test_a_target_that_changed_begins_anew() -> None:
+    """Another address is another engine, whatever its name."""
+    s = store(Target("a", "http://a/metrics"))
+    s.add(full("a", 0))
+    s.reconfigure((Target("a", "http://b/metrics"),), WATCH, RULES)
+    assert s.snapshot(0).owners == ()
+    assert not s.ready()
+
+
+def test_a_rule_that_changed_begins_anew() -> None:
+    """Its open episode was of other limits; those of other rules stand."""
+    s = store()
+    for at in (0, 10, 20):
+        s.add(full("a", at))
+    assert set(s.snapshot(20).owners[0].judged.episodes) >= {"l1-saturated"}
+    s.reconfigure((Target("a", "http://a/metrics"),), WATCH, active({"l1-saturated": {"hold": 20.0}}))
+    assert "l1-saturated" not in s.snapshot(20).owners[0].judged.episodes
+
+
+def test_ready_once_every_target_was_tried() -> None:
+    """A failure is a try."""
+    s = store(Target("a", "http://a/metrics"), Target("b", "http://b/metrics"))
+    s.add(full("a", 0))
+    assert not s.ready()
+    s.add(failed("b", 0))
+    assert s.ready()
+
+
+def spare_peer(*owners: EngineState, targets: tuple[str, ...] = ("a", "b")) -> float | None:
+    """What the last one is told of its peers."""
+    s = store(*(Target(name, f"http://{name}/metrics") for name in targets))
+    for state in owners:
+        s.add(turn(state))
+    last = owners[-1]
+    return next(o for o in s.snapshot(last.at).owners if o.state.owner == last.owner).judged.values["peer_least_used_ratio"].exact
+
+
+def test_peers_serve_the_same_model_and_are_fresh() -> None:
+    """Of another target, too; not of another engine or model, and not one that was last seen long ago."""
+    me = sample(50.0, target="b", pools=[hbm(900)], waiting=3)
+    assert spare_peer(sample(50.0, target="a", pools=[hbm(200)], waiting=0), me) == 0.2
+    assert spare_peer(sample(10.0, target="a", pools=[hbm(200)], waiting=0), me) == 1.0
+    assert spare_peer(sample(50.0, target="a", model="n", pools=[hbm(200)], waiting=0), me) == 1.0
+    assert spare_peer(sample(50.0, target="a", engine="sglang", pools=[hbm(200)], waiting=0), me) == 1.0
+
+
+def test_without_a_model_only_ranks_of_the_target_are_peers() -> None:
+    """Two engines that do not name their model may serve different ones."""
+    me = sample(50.0, target="b", model=None, pools=[hbm(900)], waiting=3)
+    assert spare_peer(sample(50.0, target="a", model=None, pools=[hbm(200)], waiting=0), me) == 1.0
+    assert spare_peer(sample(50.0, target="b", model=None, rank="1", pools=[hbm(200)], waiting=0), me) == 0.2
+
+
+def resident(targets: tuple[Target, ...], *turns: Outcome) -> float | None:
+    """The host tier's resident share as target "a" is told."""
+    s = store(*targets)
+    for outcome in turns:
+        s.add(outcome)
+    me = next(o for o in s.snapshot(turns[-1].at).owners if (o.state.target, o.state.engine) == ("a", "vllm"))
+    return me.judged.values["l2_resident_ratio"].exact
+
+
+def test_a_server_is_the_tier_of_the_engine_that_names_it() -> None:
+    """Not of one that does not, and not when it was last seen long ago."""
+    tied, server = Target("a", "http://a/metrics", l2=L2Setting(source="srv")), Target("srv", "http://srv/metrics")
+    said = sample(0.0, target="srv", engine="lmcache", model=None, pools=[host(300)])
+    me = sample(20.0, target="a", pools=[hbm(900)])
+    assert resident((tied, server), turn(said), turn(me)) == 0.3
+    assert resident((Target("a", "http://a/metrics"), server), turn(said), turn(me)) is None
+    assert resident((tied, server), turn(said), turn(sample(31.0, target="a", pools=[hbm(900)]))) is None
+
+
+def test_a_server_on_the_engines_own_port_is_its_tier() -> None:
+    """Unless the engine has a host pool of its own."""
+    alone = Target("a", "http://a/metrics")
+    port = sample(0.0, target="a", engine="lmcache", model=None, pools=[host(300)])
+    assert resident((alone,), turn(sample(0.0, target="a", pools=[hbm(900)]), port)) == 0.3
+    assert resident((alone,), turn(sample(0.0, target="a", pools=[hbm(900), host(800)]), port)) == 0.8
+
+
+def test_gpus_are_those_that_are_proven_to_be_the_engines() -> None:
+    """The mapping is asked with the number of engines, servers not counted, and its answer reaches the signals."""
+    asked: list[tuple[str, int]] = []
+    card = GpuState("h", 0, "GPU-0", "card", "ok", total=100, free=25)
+
+    def mapping(target: Target, reading: GpuReading | None, engines: int) -> tuple[GpuState, ...] | None:
+        asked.append((target.name, engines))
+        return None if reading is None else reading.gpus
+
+    s = Store((Target("a", "http://a/metrics"),), WATCH, RULES, mapping)
+    states = (sample(0.0, target="a"), sample(0.0, target="a", engine="lmcache", model=None))
+    s.add(turn(*states))
+    assert asked == [("a", 1), ("a", 1)]
+    assert not s.snapshot(0).owners[0].judged.values["hbm_free_ratio"].known
+    s.set_gpus(GpuReading(1.0, NvmlState("ok"), (card,)))
+    s.add(turn(sample(10.0, target="a")))
+    assert next(o for o in s.snapshot(10).owners if o.state.engine == "vllm").judged.values["hbm_free_ratio"] == exactly(0.25)
+
+
+def test_history_is_handed_out_only_when_asked_for() -> None:
+    """Frames with the signals the page draws; a snapshot for a verdict needs none."""
+    s = store()
+    for at in (0, 10):
+        s.add(full("a", at))
+    assert s.snapshot(10).owners[0].frames == ()
+    frames = s.snapshot(10, with_frames=True).owners[0].frames
+    assert [f.at for f in frames] == [0, 10]
+    assert frames[-1].values["l1_used_ratio"] == exactly(0.99)
+    assert "l1_session_ratio" not in frames[-1].values
