@@ -1,4 +1,7 @@
-"""Routes by severity, and inhibition from the cause edges: a root silences its effects for the same subject."""
+"""Routes by severity, and inhibition from the cause edges: a root silences its effects for the same subject.
+
+Only effects no worse than the root: what would page somebody is not silenced by what would not.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ from collections.abc import Mapping
 
 import yaml
 
+from kvwatch.diagnose import WORST
 from kvwatch.render import Site
+from kvwatch.rules import RULES
+from kvwatch.rules.kinds import Rule
 
 PATH = "alerts/alertmanager.yaml"
 HEADER = "# Rendered by `kvwatch render alertmanager`; put your receivers in and keep the inhibition rules.\n"
-OWNER = ["target", "engine", "model", "rank"]
-MODEL = ["engine", "model"]
+OWNER = ("target", "engine", "model", "rank")
+MODEL = ("engine", "model")
 
 
 def render(site: Site) -> Mapping[str, str]:
@@ -19,11 +25,11 @@ def render(site: Site) -> Mapping[str, str]:
     inhibitions = [
         {
             "source_matchers": [f'rule="{r.rule.id}"'],
-            "target_matchers": [f'rule=~"{"|".join(r.rule.causes)}"'],
-            "equal": MODEL if r.rule.spreads else OWNER,
+            "target_matchers": [f'rule=~"{"|".join(effects)}"'],
+            "equal": list(MODEL if r.rule.spreads else OWNER),
         }
         for r in site.rules
-        if r.rule.causes
+        if (effects := _silenced(r.rule))
     ]
     document = {
         "route": {
@@ -45,4 +51,9 @@ def render(site: Site) -> Mapping[str, str]:
             {"name": "quiet"},
         ],
     }
-    return {PATH: HEADER + yaml.safe_dump(document, sort_keys=False, width=160)}
+    return {PATH: HEADER + yaml.safe_dump(document, sort_keys=False, width=160, default_flow_style=None)}
+
+
+def _silenced(rule: Rule) -> list[str]:
+    """The effects that are told with their root alone."""
+    return [effect for effect in rule.causes if WORST[RULES[effect].severity] <= WORST[rule.severity]]

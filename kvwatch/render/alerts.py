@@ -17,8 +17,10 @@ from kvwatch.rules.kinds import ActiveRule, Rule
 
 PATH = "alerts/kvwatch.rules.yaml"
 HEADER = "# Rendered by `kvwatch render alerts`; change the rule, or render with your own configuration.\n"
-STEP = "5s"
+LOOKS = 6
+"""How often the terms are asked for within the last clear-hold."""
 SHOWN = 4
+"""How many values a description carries."""
 
 
 def alert_name(rule_id: str) -> str:
@@ -65,8 +67,8 @@ def _alert(r: ActiveRule, site: Site, only: str | None) -> dict[str, object]:
     hold, clear = r.hold_for(engine), r.clear_hold_for(engine)
     alert: dict[str, object] = {"alert": alert_name(rule.id), "expr": _expr(r, site, clear, only)}
     if hold:
-        alert["for"] = f"{hold:g}s"
-    alert["labels"] = {"severity": rule.severity, "rule": rule.id} | ({} if only is None else {"hold": f"{hold:g}s"})
+        alert["for"] = _duration(hold)
+    alert["labels"] = {"severity": rule.severity, "rule": rule.id} | ({} if only is None else {"hold": _duration(hold)})
     alert["annotations"] = {
         "summary": f"{rule.short} ({{{{ $labels.target }}}}{'' if rule.scope == 'target' else ' rank {{ $labels.rank }}'})",
         "description": _description(rule),
@@ -75,13 +77,18 @@ def _alert(r: ActiveRule, site: Site, only: str | None) -> dict[str, object]:
     return alert
 
 
+def _duration(seconds: float) -> str:
+    """A time span as Prometheus reads it: whole seconds or milliseconds."""
+    return f"{seconds:.0f}s" if seconds == round(seconds) else f"{seconds * 1000:.0f}ms"
+
+
 def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
     on = TARGET if r.rule.scope == "target" else OWNER
     expr = terms(r.rule, r.limits)
     if only is not None:
         expr = f"({expr}) and {on} kvwatch_engine_info{{{only}}}"
     if clear:
-        expr = f"last_over_time(({expr})[{clear:g}s:{STEP}])"
+        expr = f"last_over_time(({expr})[{_duration(clear)}:{_duration(clear / LOOKS)}])"
     above = sorted(o.rule.id for o in site.rules if r.rule.id in o.rule.supersedes)
     if above:
         names = "|".join(alert_name(rule_id) for rule_id in above)
