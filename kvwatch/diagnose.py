@@ -14,7 +14,7 @@ from kvwatch.quantity import Interval, Truth, all_of, truth
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import ActiveRule, Do, Rule, Say
 from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS, UNITS, l1, latency
-from kvwatch.signals.kinds import Node, branches, evidence, holds, undecided
+from kvwatch.signals.kinds import branches, evidence, holds, undecided
 from kvwatch.view import TargetView, View
 from kvwatch.wording import fill, show, without_places
 
@@ -260,8 +260,14 @@ def _unknown(active: ActiveRule, case: Case, missing: tuple[str, ...]) -> Findin
 
 def _linked(live: Mapping[str, Finding]) -> list[Finding]:
     """Name causes and effects among the findings of one subject."""
-    caused_by = {effect: root for root in sorted(live, key=_rank) for effect in RULES[root].causes if effect in live}
-    return [replace(f, causes=tuple(e for e in RULES[name].causes if e in live), caused_by=caused_by.get(name)) for name, f in live.items()]
+    effects = {root: tuple(e for e in RULES[root].causes if e in live and _explains(live[root], live[e])) for root in live}
+    caused_by = {effect: root for root in sorted(live, key=_rank) for effect in effects[root]}
+    return [replace(f, causes=effects[name], caused_by=caused_by.get(name)) for name, f in live.items()]
+
+
+def _explains(root: Finding, effect: Finding) -> bool:
+    """Whether a finding may stand above its effect: what fires already is not put below what may still pass."""
+    return root.status == "firing" or effect.status == "pending"
 
 
 def _across_ranks(live: Sequence[Finding]) -> list[Finding]:
@@ -271,7 +277,11 @@ def _across_ranks(live: Sequence[Finding]) -> list[Finding]:
     def root_of(f: Finding) -> str | None:
         s = f.subject
         return next(
-            (r.rule for r in spreading if f.rule in RULES[r.rule].causes and (r.subject.engine, r.subject.model) == (s.engine, s.model)),
+            (
+                r.rule
+                for r in spreading
+                if f.rule in RULES[r.rule].causes and (r.subject.engine, r.subject.model) == (s.engine, s.model) and _explains(r, f)
+            ),
             None,
         )
 
@@ -354,6 +364,3 @@ def status_of(found: Sequence[Finding], *, judged_any: bool) -> str:
     """The worst severity that fires; unknown when nothing could be judged."""
     worst = max((WORST[f.severity] for f in found if f.status == "firing"), default=0)
     return {2: "critical", 1: "warning"}.get(worst, "ok" if judged_any else "unknown")
-
-
-__all__ = ["Case", "Episode", "Judged", "Node", "Telling", "findings", "judge", "judge_target", "status_of"]

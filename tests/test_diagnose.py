@@ -194,6 +194,18 @@ def test_effects_nest_under_the_strongest_root() -> None:
     assert shown[1].causes == ("preemption-storm", "ttft-degraded")
 
 
+def test_what_fires_is_not_put_under_what_is_pending() -> None:
+    """A root that may still pass explains pending findings only; a critical one that fires keeps its own remedy and stays on top."""
+    shown = findings([case({"l1-saturated": HELD, "kv-pool-undersized": PRESENT})], active())
+    assert [(f.rule, f.status, f.causes, f.caused_by) for f in shown] == [
+        ("l1-saturated", "firing", (), None), ("kv-pool-undersized", "pending", (), None),
+    ]  # fmt: skip
+    both_begin = findings([case({"l1-saturated": PRESENT, "kv-pool-undersized": PRESENT})], active())
+    assert [(f.rule, f.caused_by) for f in both_begin] == [("kv-pool-undersized", None), ("l1-saturated", "kv-pool-undersized")]
+    freeze = findings([case({"lockstep-freeze": PRESENT}), case({"queue-stalled": HELD}, rank="1")], active())
+    assert [(f.rule, f.caused_by) for f in freeze] == [("queue-stalled", None), ("lockstep-freeze", None)]
+
+
 def test_the_worst_root_comes_first() -> None:
     """Critical before warning, firing before pending, then by name; each followed by its own effects."""
     shown = findings(
