@@ -20,6 +20,7 @@ from kvwatch.catalogue import page_of
 from kvwatch.config import Config, ConfigError, target_from_url
 from kvwatch.diagnosing import GPU_TIMEOUT, watch_of
 from kvwatch.gpu import GpuMapper, GpuWatcher
+from kvwatch.history import KEEP_SECONDS
 from kvwatch.metrics import Extra, families
 from kvwatch.model import Target
 from kvwatch.poller import GpuPoller, Poller, Scraper
@@ -34,7 +35,6 @@ from kvwatch.web.app import build_app
 from kvwatch.web.server import listen, serve
 
 LOG = logging.getLogger("kvwatch")
-HISTORY_SECONDS = 900.0
 DEFAULT_URLS = ("http://127.0.0.1:8000/metrics", "http://127.0.0.1:30000/metrics")
 """Where vLLM and SGLang listen unless told otherwise; looked at when nothing is configured."""
 HISTORY_SERIES = ("l1_used_ratio", "requests_running", "requests_waiting", "ttft_p99_seconds", "preemption_rate", "token_rate")
@@ -119,7 +119,7 @@ class Daemon:
             s = owner.state
             rows.append({"target": s.target, "engine": s.engine, "model": s.model, "rank": s.rank,
                          "age_seconds": [round(now - f.at, 1) for f in owner.frames], "series": series})  # fmt: skip
-        return {"window_seconds": HISTORY_SECONDS, "engines": rows}
+        return {"window_seconds": KEEP_SECONDS, "engines": rows}
 
     def runbook(self, rule: str) -> str | None:
         """A rule's page."""

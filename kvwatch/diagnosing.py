@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -57,8 +57,7 @@ def from_files(paths: Sequence[Path], config: Config, interval: float | None, pr
     if len(paths) > 1 and any(is_recording(p) for p in paths):
         raise UnreadableError("several sources with a recording among them: name one recording, or expositions in time order")
     first = paths[0]
-    settings = config.targets[0] if config.targets else Target(name=_name(first), url=str(first))
-    target = replace(settings, url=str(first)) if not config.targets else settings
+    target = config.targets[0] if config.targets else Target(name=_name(first), url=str(first))
     if is_recording(first):
         step = interval or spacing(first)
         outcomes = recording(first, target)

@@ -34,8 +34,6 @@ Reason = Literal[
 ]
 """Why a scrape failed; a closed set, so that it may be a label."""
 
-NO_COUNTERS: Mapping[str, float] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -73,7 +71,7 @@ class Pool:
 
     All quantities are in ``unit``; a ratio can be known where the capacity is not. Build it with
     ``Pool.of``, which narrows every interval from the others. ``measured`` is false when the scrape
-    said nothing about the content: the capacity alone bounds nothing (contract.md, 2).
+    said nothing about the content: the capacity alone bounds nothing.
     """
 
     tier: Tier

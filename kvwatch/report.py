@@ -87,7 +87,7 @@ def state_of(owner: OwnerSnapshot) -> str:
     if state.asleep:
         return "asleep"
     stall = owner.judged.episodes.get("queue-stalled")
-    if stall is not None and owner.judged.at - stall.since >= 0 and stall.last_true == owner.judged.at:
+    if stall is not None and stall.last_true == owner.judged.at:
         return "stalled"
     if not state.running.known and not state.waiting.known:
         return "starting" if not any(p.measured for p in state.pools if p.tier == "l1") and state.engine != "lmcache" else "serving"
