@@ -256,9 +256,9 @@ def test_what_raising_the_memory_fraction_buys() -> None:
     assert scheduler.kv_growth.of(on(memory_fraction=0.7)) == UNKNOWN
 
 
-def test_a_fraction_that_is_not_told_is_zero() -> None:
-    """So that advice without its number is given; one that is told is named."""
-    assert scheduler.memory_fraction.of(on()) == ZERO
+def test_the_memory_fraction_is_what_the_engine_was_given() -> None:
+    """Unknown where it does not say."""
+    assert scheduler.memory_fraction.of(on()) == UNKNOWN
     assert scheduler.memory_fraction.of(on(memory_fraction=0.9)) == exactly(0.9)
 
 

@@ -53,8 +53,14 @@ def test_the_queues_of_a_handover_add_up() -> None:
     )
     assert topology.handover_queue.of(view) == exactly(9)
     assert topology.handover_growth.of(view) == exactly(6)
-    assert topology.decode_queue.of(view) == ZERO
-    assert topology.decode_growth.of(view) == ZERO
+
+
+def test_queues_that_are_not_told_are_unknown() -> None:
+    """But an engine that says that it does both halves itself has none of them."""
+    assert topology.decode_queue.of(moment(sample(), sample(5))) == UNKNOWN
+    assert topology.decode_growth.of(moment(sample(), sample(5))) == UNKNOWN
+    unified = moment(*(sample(at, facts={"role": "unified"}) for at in (0, 5)))
+    assert (topology.decode_queue.of(unified), topology.decode_growth.of(unified)) == (ZERO, ZERO)
 
 
 def test_a_queue_that_shrinks_has_not_grown() -> None:
