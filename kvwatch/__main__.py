@@ -95,8 +95,8 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument("rule", metavar="RULE")
     explain.set_defaults(run=_explain)
 
-    render = commands.add_parser("render", help="write alerts, Alertmanager configuration, runbook and tables")
-    render.add_argument("what", nargs="?", default="all", help="alerts, alertmanager, runbook, readme, or all (default)")
+    render = commands.add_parser("render", help="write alerts, Alertmanager configuration, runbook, dashboards and tables")
+    render.add_argument("what", nargs="?", default="all", help="alerts, alertmanager, runbook, dashboards, readme, or all (default)")
     render.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file says something else")
     render.add_argument("--config", type=Path, help="render with the thresholds and holds of this configuration")
     render.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="folder to write below; default the current one")
@@ -203,13 +203,16 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _render(args: argparse.Namespace) -> int:
-    from kvwatch.render import RENDERERS, RUNBOOK_URL, Site, drifted, render, write  # noqa: PLC0415  only this command needs them
+    from kvwatch.render import RENDERERS, RUNBOOK_URL, MissingExtraError, Site, drifted, render, write  # noqa: PLC0415  only this command needs them
 
     if args.what not in {"all", *RENDERERS}:
         raise UsageError(f"'{args.what}' cannot be rendered; there are all, {', '.join(RENDERERS)}")
     wanted = list(RENDERERS) if args.what == "all" else [args.what]
     site = Site(active(_load(_overrides(args.config)).thresholds), args.output, args.runbook_url or RUNBOOK_URL)
-    texts = render(wanted, site)
+    try:
+        texts = render(wanted, site)
+    except MissingExtraError as error:
+        raise UsageError(str(error)) from None
     if not args.check:
         write(texts, args.output)
         return 0

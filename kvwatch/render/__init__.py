@@ -1,4 +1,4 @@
-"""Files rendered from the two catalogues, so that they cannot drift: alerts, Alertmanager, runbook, the README's tables."""
+"""Files rendered from the two catalogues, so that they cannot drift: alerts, Alertmanager, runbook, dashboards, the README's tables."""
 
 from __future__ import annotations
 
@@ -29,18 +29,33 @@ RENDERERS: Mapping[str, str] = {
     "alerts": "kvwatch.render.alerts",
     "alertmanager": "kvwatch.render.alertmanager",
     "runbook": "kvwatch.render.runbook",
+    "dashboards": "kvwatch.render.dashboards",
     "readme": "kvwatch.render.readme",
 }
 """What can be rendered, and the module with its ``render``."""
 
 
+class MissingExtraError(Exception):
+    """What a renderer needs is not installed, in one line."""
+
+
 def render(names: Sequence[str], site: Site) -> dict[str, str]:
-    """All texts of the named renderers by path."""
+    """All texts of the named renderers by path. Raises MissingExtraError."""
     texts: dict[str, str] = {}
     for name in names:
-        renderer: Renderer = importlib.import_module(RENDERERS[name]).render
-        texts.update(renderer(site))
+        texts.update(_renderer(name)(site))
     return texts
+
+
+def _renderer(name: str) -> Renderer:
+    try:
+        renderer: Renderer = importlib.import_module(RENDERERS[name]).render
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kvwatch"):
+            raise
+        package = error.name.partition(".")[0]
+        raise MissingExtraError(f"{name} need the extra 'render' ({package} is not installed): pip install 'kvwatch[render]'") from None
+    return renderer
 
 
 def drifted(texts: Mapping[str, str], folder: Path) -> list[str]:
