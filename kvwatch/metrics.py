@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -69,12 +70,12 @@ def families(said: Verdict, extra: Extra) -> Iterator[Metric]:
 
 
 def _labels(o: OwnerSnapshot) -> tuple[str, ...]:
-    return (o.state.target, o.state.engine, _short(o.state.model or ""), o.state.rank)
+    return (o.state.target, o.state.engine, _short(o.state.model or ""), _short(o.state.rank))
 
 
 def _short(text: str) -> str:
-    """A label stays short whatever the engine says."""
-    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"
+    """A label stays short whatever the engine says, and two texts stay two."""
+    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 9]}…{crc32(text.encode(errors='replace')):08x}"
 
 
 def partition(p: Pool) -> Mapping[str, float]:
@@ -172,8 +173,7 @@ def _histograms(owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
 
 
 def _edges(h: Histogram) -> list[tuple[str, float]]:
-    edges = [("+Inf" if math.isinf(edge) else f"{edge:g}", count) for edge, count in h.buckets]
-    return edges if edges[-1][0] == "+Inf" else [*edges, ("+Inf", h.count)]
+    return [("+Inf" if math.isinf(edge) else repr(edge).removesuffix(".0"), count) for edge, count in h.buckets]
 
 
 def _signals(owners: Iterable[OwnerSnapshot]) -> Iterator[Metric]:
@@ -281,7 +281,9 @@ def _findings(said: Verdict) -> Iterator[Metric]:
     for f in said.findings:
         if f.status == "firing":
             s = f.subject
-            family.add_metric((f.rule, f.severity, f.reason or "", s.target, s.engine or "", _short(s.model or ""), s.rank or ""), 1.0)
+            family.add_metric(
+                (f.rule, f.severity, f.reason or "", s.target, s.engine or "", _short(s.model or ""), _short(s.rank or "")), 1.0
+            )
     yield family
 
 

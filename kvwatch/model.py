@@ -6,6 +6,7 @@ per pool owner, and everything after that reads only what is defined here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -116,18 +117,19 @@ class Pool:
         measured = any(q.known for q in given)
         if not measured:
             return cls(tier, pool, unit, capacity, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, source, measured)
+        noise = NOISE * max(1.0, *(b for q in (capacity, held, *given) for b in (q.lo, q.hi) if b < math.inf))
         try:
             used_ratio, resident_ratio = (r.capped(1.0) if r.known else r for r in (used_ratio, resident_ratio))
             room = Interval(0.0, capacity.hi)
-            used = _narrow(used, _scaled(used_ratio, capacity), room)
-            resident = _narrow(resident, _scaled(resident_ratio, capacity), room)
-            evictable, available = _narrow(evictable, room), _narrow(available, room)
+            used = _narrow(noise, used, _scaled(used_ratio, capacity), room)
+            resident = _narrow(noise, resident, _scaled(resident_ratio, capacity), room)
+            evictable, available = _narrow(noise, evictable, room), _narrow(noise, available, room)
             for _ in range(3):  # the constraints form a tree of depth three
-                reclaimable = _narrow(reclaimable, evictable + available, capacity - (used + held))
-                resident = _narrow(resident, used + evictable, capacity - (available + held))
-                used = _narrow(used, resident - evictable, capacity - (reclaimable + held))
-                evictable = _narrow(evictable, reclaimable - available, resident - used)
-                available = _narrow(available, reclaimable - evictable, capacity - (resident + held))
+                reclaimable = _narrow(noise, reclaimable, evictable + available, capacity - (used + held))
+                resident = _narrow(noise, resident, used + evictable, capacity - (available + held))
+                used = _narrow(noise, used, resident - evictable, capacity - (reclaimable + held))
+                evictable = _narrow(noise, evictable, reclaimable - available, resident - used)
+                available = _narrow(noise, available, reclaimable - evictable, capacity - (resident + held))
             used_ratio, resident_ratio = _ratio(used_ratio, used, capacity), _ratio(resident_ratio, resident, capacity)
         except ValueError as error:
             msg = f"{tier} {pool}: the reported states cannot all be true ({error})"
@@ -155,16 +157,15 @@ def _scaled(ratio: Interval, capacity: Interval) -> Interval:
     return ratio * capacity if ratio.known else UNKNOWN
 
 
-def _narrow(own: Interval, *others: Interval) -> Interval:
+def _narrow(noise: float, own: Interval, *others: Interval) -> Interval:
     """Intersect, letting float noise pass: a bound that only rounding contradicts is the own bound."""
     lo, hi = own.lo, own.hi
     for other in others:
-        slack = 1e-9 * max(abs(lo), abs(other.lo), abs(other.hi) if other.hi < float("inf") else 0.0, 1.0)
-        if lo == hi and other.lo - slack <= lo <= other.hi + slack:
+        if lo == hi and other.lo - noise <= lo <= other.hi + noise:
             continue
         lo, hi = max(lo, other.lo), min(hi, other.hi)
-        if lo > hi and lo - hi <= slack:
-            lo = hi = min(lo, hi)
+        if 0 < lo - hi <= noise:
+            lo = hi
     return Interval(lo, hi)
 
 
@@ -172,7 +173,7 @@ def _ratio(own: Interval, part: Interval, capacity: Interval) -> Interval:
     """The share of the capacity, narrowed by what was reported; unknown without either."""
     if own.exact is not None or capacity.lo == 0:
         return own
-    return _narrow(own, (part / capacity).capped(1.0))
+    return _narrow(NOISE, own, (part / capacity).capped(1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,14 @@ class OwnerKey:
     engine: str
     model: str | None
     rank: str
+
+
+_LONGEST_RANK = 9
+
+
+def rank_number(rank: str) -> int | None:
+    """A rank as a number, to sort by; None where it is none, or longer than any number of ranks."""
+    return int(rank) if len(rank) <= _LONGEST_RANK and rank.isdecimal() else None
 
 
 COUNTERS: Mapping[str, str] = {

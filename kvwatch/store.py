@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kvwatch.diagnose import Judged, judge, judge_target
 from kvwatch.history import Baseline, Frame, Track
-from kvwatch.model import EngineState, GpuReading, GpuState, Outcome, OwnerKey, Reason, Target
+from kvwatch.model import EngineState, GpuReading, GpuState, Outcome, OwnerKey, Reason, Target, rank_number
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.signals import SIGNALS
 from kvwatch.view import TargetView, View, Watch
@@ -203,7 +203,8 @@ class Store:
 
 
 def _by_rank(key: OwnerKey) -> tuple[str, str, int, str]:
-    return (key.engine, key.model or "", int(key.rank) if key.rank.isdecimal() else -1, key.rank)
+    number = rank_number(key.rank)
+    return (key.engine, key.model or "", -1 if number is None else number, key.rank)
 
 
 def _keep_episodes(judged: Judged, rules: set[str]) -> Judged:

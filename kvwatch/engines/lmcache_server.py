@@ -91,7 +91,9 @@ def _host(scrape: Scrape) -> Pool:
     resident = exactly(sum(usage.values())) if usage else UNKNOWN
     staging = total(exposition.get(STAGING))
     used = Interval(0.0 if staging is None else min(staging, resident.lo), resident.hi)
-    whole = exactly(sum(ratio.values())) if len(ratio) == 1 and capacity.exact is None else UNKNOWN
+    share = sum(ratio.values()) if len(ratio) == 1 and capacity.exact is None else None
+    # The two gauges are read one after the other: only beside an empty pool does a ratio of 0 add anything.
+    whole = exactly(share) if share is not None and share <= 1 and (not usage or resident.hi == share == 0) else UNKNOWN
     others = sorted({backend for _, backend in usage} - {"", "dram"})
     source = f"{USAGE}, {RATIO}" + (f" ({', '.join(others)})" if others else "")
     return Pool.of("l2", "kv", "bytes", capacity=capacity, used=used, resident=resident, resident_ratio=whole, source=source)
@@ -112,7 +114,7 @@ def _heap(usage: float | None, ratio: float | None) -> Interval:
 def _storage(exposition: Exposition) -> tuple[Pool, ...]:
     """The server's "L2". Its usage counts what this process stored, not what was there before, and adapters of one type hide each other."""
     usage = total(exposition.get(STORAGE_USAGE))
-    adapters = [s.value for name in ADAPTERS for s in exposition.get(name) if s.labels.get("state", "active") == "active"]
+    adapters = [s.value for name in ADAPTERS for s in plausible(exposition.get(name)) if s.labels.get("state", "active") == "active"]
     if usage is None and not any(adapters):
         return ()
     return (Pool.of("l3", "kv", "bytes", resident=UNKNOWN if usage is None else at_least(usage), source=STORAGE_USAGE),)

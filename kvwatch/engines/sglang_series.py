@@ -8,17 +8,16 @@ logical numbers, so one of them is read; data-parallel ranks own a pool each.
 from __future__ import annotations
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
-from kvwatch.engines.samples import merge_histogram
+from kvwatch.engines.samples import MOST, meant, merge_histogram
 from kvwatch.engines.sglang_families import FREE, PREFIX, RANKS, RATIOS, WORLDS, World, world_of
 from kvwatch.exposition import Exposition, Sample
-from kvwatch.model import Histogram, Note
+from kvwatch.model import Histogram, Note, rank_number
 
 SHARED = (World.REQUEST, World.HTTP)
 """Written for all ranks together."""
@@ -216,9 +215,9 @@ def _notes(odd: list[tuple[str, float]], repeated: list[str], copies: int, *, me
 
 def _judged(name: str, samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], list[tuple[str, float]], bool]:
     """One sample for each label set, the fuller of two; values no engine can mean made NaN and listed; whether any label set repeated."""
-    most = 1.0 if name in RATIOS else sys.float_info.max
-    odd = [(PREFIX + name, s.value) for s in samples if not 0.0 <= s.value <= most]
-    known = [s if 0.0 <= s.value <= most else Sample(s.name, s.labels, math.nan) for s in samples] if odd else samples
+    most = 1.0 if name in RATIOS else MOST
+    odd = [(PREFIX + name, s.value) for s in samples if not meant(s.value, most)]
+    known = [s if meant(s.value, most) else Sample(s.name, s.labels, math.nan) for s in samples] if odd else samples
     groups: defaultdict[frozenset[tuple[str, str]], list[Sample]] = defaultdict(list)
     for sample in known if len(known) > 1 else ():
         groups[frozenset(sample.labels.items())].append(sample)
@@ -236,4 +235,4 @@ def _fuller(name: str, samples: Sequence[Sample]) -> Sample:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    return rank_number(text) or 0

@@ -7,11 +7,13 @@ says when. ``/server_info`` repeats all server arguments, secrets among them: on
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from kvwatch.engines.samples import meant
+from kvwatch.model import rank_number
 
 FRESH_SECONDS = 2.0
 """A report this young is newer than the gauges can be relied on to be."""
@@ -72,7 +74,7 @@ class ServerInfo:
 
     def cap(self, rank: str) -> float | None:
         """Most running requests of a data-parallel rank."""
-        index = int(rank) if rank.isdecimal() else 0
+        index = rank_number(rank) or 0
         own = self.running_caps[index] if index < len(self.running_caps) else None
         return self.running_cap if own is None else own
 
@@ -154,7 +156,7 @@ def read_server_info(page: object) -> ServerInfo | None:
 
 def read_version(text: str | None) -> Version | None:
     """The release in a version text such as ``0.5.10.post1``; None for a development build, which says 0.0.0."""
-    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)", text or "")
+    found = re.match(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})", text or "")
     version = (int(found[1]), int(found[2]), int(found[3])) if found else None
     return version if version is not None and version >= OLDEST else None
 
@@ -180,7 +182,7 @@ def _truth(value: object) -> bool | None:
 
 def _number(page: Mapping[str, object], key: str) -> float | None:
     value = page.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not meant(value):
         return None
     return float(value)
 

@@ -7,11 +7,11 @@ leaves the gauges.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping
 
 from kvwatch.engines import Reading, Scrape, SidePage
+from kvwatch.engines.samples import meant, plausible
 from kvwatch.engines.vllm_offload import HANDOVER, LMCACHE_SERVER, NATIVE, SIMPLE, SKIPPED, HostTier, host_tier, unseen_tier
 from kvwatch.engines.vllm_pools import V0_ONLY, CacheConfig, count_blocks, l1_pool
 from kvwatch.engines.vllm_series import PREFIX, Series, split
@@ -111,7 +111,7 @@ def _state(scrape: Scrape, series: Series, started: float | None) -> EngineState
     histograms = {name: found for name, families in HISTOGRAMS.items() if (found := series.histogram(*families)) is not None}
     calls = scrape.exposition.get(CALLS)
     if calls:
-        counters["cache_reset_calls"] = sum(s.value for s in calls if s.labels.get("handler") in EMPTYING)
+        counters["cache_reset_calls"] = sum(s.value for s in plausible(calls) if s.labels.get("handler") in EMPTYING)
     known = {
         "block_size": maybe(config.page),
         "usable_blocks": maybe(blocks.usable),
@@ -197,7 +197,7 @@ def _facts(scrape: Scrape, config: CacheConfig, hybrid: bool | None) -> dict[str
 
 def _started(exposition: Exposition, engines: tuple[Series, ...]) -> float | None:
     """Start of the process, in Unix seconds; None where several processes answer, or one agent does for the replicas of others."""
-    values = {s.value for s in exposition.get(PROCESS_START) if math.isfinite(s.value) and s.value > 0}
+    values = {s.value for s in exposition.get(PROCESS_START) if s.value > 0 and meant(s.value)}
     return values.pop() if len(values) == 1 and not any(e.origin.replica for e in engines) else None
 
 

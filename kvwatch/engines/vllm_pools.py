@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvwatch.engines.samples import meant
 from kvwatch.engines.vllm_series import Series
 from kvwatch.model import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly, maybe
@@ -26,7 +27,7 @@ def read_number(labels: Mapping[str, str], key: str) -> float | None:
         value = float(labels.get(key, ""))
     except ValueError:
         return None
-    return value if math.isfinite(value) and value > 0 else None
+    return value if value > 0 and meant(value) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kvwatch.engines.samples import merge_histogram
+from kvwatch.engines.samples import MOST, meant, merge_histogram
 from kvwatch.exposition import Exposition, Sample
-from kvwatch.model import Histogram, Note
+from kvwatch.model import Histogram, Note, rank_number
 from kvwatch.quantity import UNKNOWN, Interval, exactly
 
 PREFIX = "vllm:"
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
     def order(self) -> tuple[str, int, str, str]:
         """Model, then rank by number, then replica."""
         engine = self.engine or "0"
-        return self.model or "", int(engine) if engine.isdecimal() else 0, engine, self.replica or ""
+        return self.model or "", rank_number(engine) or 0, engine, self.replica or ""
 
     def fits(self, other: Origin) -> bool:
         """Whether both may speak of one engine: nothing said by both differs."""
@@ -82,7 +82,7 @@ class Series:
         spelled = [spelling for name in names for spelling in (name, name + "_total")]
         return any(name in self.registered or self.samples.get(name) for name in spelled)
 
-    def gauge(self, *names: str, most: float = math.inf, **where: str) -> Interval:
+    def gauge(self, *names: str, most: float = MOST, **where: str) -> Interval:
         """The value of the first of these gauges that exists; the interval of all copies when they differ, unknown without any."""
         good = self._plausible(self._first(names, where), most)
         values = sorted({value for _, value in good})
@@ -114,13 +114,9 @@ class Series:
     def histogram(self, *names: str) -> Histogram | None:
         """The first of these histograms that exists, all labels but ``le`` summed away; None where a part of it is missing."""
         for name in names:
-            buckets = [s for s in self._distinct(name + "_bucket") if _edge(s) is not None]
-            if not buckets:
-                continue
-            counts = self._distinct(name + "_count")
-            if all(_edge(s) != math.inf for s in buckets):
-                buckets += [Sample(s.name, {**s.labels, "le": "+Inf"}, s.value) for s in counts]
-            return merge_histogram(buckets, self._distinct(name + "_sum"), counts)
+            buckets = self._distinct(name + "_bucket")
+            if buckets:
+                return merge_histogram(buckets, self._distinct(name + "_sum"), self._distinct(name + "_count"))
         return None
 
     def info(self, name: str) -> Mapping[str, str]:
@@ -141,11 +137,11 @@ class Series:
                 return found
         return []
 
-    def _plausible(self, samples: list[Sample], most: float = math.inf) -> list[tuple[Sample, float]]:
+    def _plausible(self, samples: list[Sample], most: float = MOST) -> list[tuple[Sample, float]]:
         """Samples with a value that can be meant, computed ratios brought back to 0 and 1; the others are remembered as dropped."""
         good = []
         for sample in samples:
-            if math.isfinite(sample.value) and -FLOAT_NOISE <= sample.value <= most + FLOAT_NOISE:
+            if meant(max(sample.value, 0.0) if sample.value >= -FLOAT_NOISE else sample.value, most + FLOAT_NOISE):
                 good.append((sample, min(max(sample.value, 0.0), most)))
             else:
                 self._drop(sample)
@@ -204,12 +200,3 @@ def split(exposition: Exposition, telling: Iterable[str]) -> tuple[Series, ...]:
 
 def _identity(sample: Sample, *ignoring: str) -> frozenset[tuple[str, str]]:
     return frozenset(item for item in sample.labels.items() if item[0] not in ignoring)
-
-
-def _edge(sample: Sample) -> float | None:
-    """The upper edge of a bucket; None where it cannot be read."""
-    try:
-        edge = float(sample.labels.get("le", ""))
-    except ValueError:
-        return None
-    return None if math.isnan(edge) else edge

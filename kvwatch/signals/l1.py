@@ -114,6 +114,7 @@ def _preempting(view: View) -> Interval:
 
 
 def _longest_prompt(view: View) -> float:
+    """Tokens that no prompt of the window exceeds; infinite when one lies beyond the last finite edge."""
     grown = view.window().buckets("prompt")
     if not grown:
         return LONGEST_PROMPT
@@ -149,8 +150,8 @@ def _budget_bound(view: View) -> Interval:  # noqa: PLR0911  one return for each
     pool = _full(view)
     if waiting is False:
         return ZERO
-    charge = state.running * exactly(CLIP_NEW_TOKENS) + exactly(CLIP_NEW_TOKENS + _longest_prompt(view))
-    if pool is not None and pool.unit == "tokens" and pool.reclaimable.known and pool.reclaimable.lo > charge.hi:
+    charge = (state.running.hi + 1) * CLIP_NEW_TOKENS + _longest_prompt(view)
+    if pool is not None and pool.unit == "tokens" and pool.reclaimable.known and pool.reclaimable.lo > charge:
         return ZERO
     if waiting is None or _other_wait(view):
         return MAYBE
