@@ -34,6 +34,8 @@ Reason = Literal[
     "bug",
 ]
 """Why a scrape failed; a closed set, so that it may be a label."""
+NOISE = 1e-9
+"""What sums and differences of floats may be off, as a share of the largest of them."""
 
 
 @dataclass(frozen=True, slots=True)
