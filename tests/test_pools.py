@@ -109,3 +109,127 @@ def test_a_host_tier_by_its_occupancy() -> None:
     """HiCache: resident and available exact, used and evictable anywhere in what is resident."""
     pool = Pool.of("l2", "kv", "tokens", capacity=exactly(100), resident=exactly(30))
     assert (pool.available, pool.used, pool.evictable) == (exactly(70), at_most(30), at_most(30))
+
+
+@st.composite
+def partial_knowledge(draw: st.DrawFn) -> tuple[dict[str, float], dict[str, Interval]]:
+    """A true partition of floats, and intervals around some of its parts, as wide as they like; ratios carry the noise of a division."""
+    real = st.floats(0, 1e9, allow_nan=False).map(lambda x: round(x, 3))
+    used, evictable, available, held = (draw(real) for _ in range(4))
+    capacity = used + evictable + available + held
+    truth = {"used": used, "evictable": evictable, "available": available, "held": held, "capacity": capacity}
+    truth |= {"reclaimable": evictable + available, "resident": used + evictable}
+    if capacity > 0:
+        truth |= {"used_ratio": used / capacity, "resident_ratio": (used + evictable) / capacity}
+    told: dict[str, Interval] = {"held": exactly(held)}
+    for name in draw(st.sets(st.sampled_from(sorted(truth)))) - {"held"}:
+        below, above = draw(st.sampled_from([0.0, 0.0, 0.1, 1.0])), draw(st.sampled_from([0.0, 0.0, 0.1, math.inf]))
+        told[name] = Interval(truth[name] * (1 - below), math.inf if math.isinf(above) else truth[name] * (1 + above))
+    return truth, told
+
+
+@settings(max_examples=200)
+@given(partial_knowledge())
+def test_no_partial_knowledge_of_a_real_pool_is_a_contradiction(case: tuple[dict[str, float], dict[str, Interval]]) -> None:
+    """Whatever is told, however vaguely, rounding included: no Contradiction, and the truth is inside everything that is derived."""
+    truth, told = case
+    pool = Pool.of("l1", "full", "tokens", **told)  # type: ignore[arg-type]
+    for name, value in truth.items():
+        q: Interval = getattr(pool, name)
+        slack = 1e-6 * max(1.0, truth["capacity"] if "ratio" not in name else 1.0)
+        assert q.lo - slack <= value <= q.hi + slack, name
+
+
+@settings(max_examples=100)
+@given(partial_knowledge())
+def test_what_was_derived_says_nothing_new(case: tuple[dict[str, float], dict[str, Interval]]) -> None:
+    """Narrowing ends: a pool made from all that was derived is the same pool, to a rounding."""
+    once = Pool.of("l1", "full", "tokens", **case[1])  # type: ignore[arg-type]
+    derived = {name: getattr(once, name) for name in (*PARTS, "capacity", "held")}
+    if not once.measured:
+        return
+    again = Pool.of("l1", "full", "tokens", **derived)
+    scale = max(1.0, case[0]["capacity"])
+    for name in PARTS:
+        a, b = derived[name], getattr(again, name)
+        assert a.lo == pytest.approx(b.lo, rel=1e-6, abs=1e-6 * scale), name
+        assert a.hi == pytest.approx(b.hi, rel=1e-6, abs=1e-6 * scale), name
+
+
+@settings(max_examples=100)
+@given(partial_knowledge(), st.sampled_from(PARTS))
+def test_knowing_more_never_says_less(case: tuple[dict[str, float], dict[str, Interval]], name: str) -> None:
+    """Each further part of the truth leaves every interval as it was or makes it narrower."""
+    truth, told = case
+    if name not in truth or name in told:
+        return
+    before = Pool.of("l1", "full", "tokens", **told)  # type: ignore[arg-type]
+    after = Pool.of("l1", "full", "tokens", **told, **{name: exactly(truth[name])})  # type: ignore[arg-type]
+    slack = 1e-6 * max(1.0, truth["capacity"])
+    for part in PARTS:
+        a, b = getattr(before, part), getattr(after, part)
+        assert b.lo >= a.lo - slack, part
+        assert b.hi <= a.hi + slack, part
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"used": exactly(11)},
+        {"available": exactly(11)},
+        {"used": exactly(6), "available": exactly(5)},
+        {"used": exactly(2), "evictable": exactly(2), "available": exactly(2)},
+        {"resident": exactly(3), "used": exactly(4)},
+        {"reclaimable": exactly(3), "evictable": exactly(4)},
+        {"used_ratio": exactly(0.5), "used": exactly(6)},
+        {"used": exactly(9), "held": exactly(2)},
+    ],
+    ids=lambda told: " ".join(f"{name}={q.lo:g}" for name, q in told.items()),
+)
+def test_parts_that_cannot_all_be_true_are_refused(told: dict[str, Interval]) -> None:
+    """Of a pool of ten; the pool is named."""
+    with pytest.raises(Contradiction, match="l1 full"):
+        Pool.of("l1", "full", "tokens", capacity=exactly(10), **told)  # type: ignore[arg-type]
+
+
+def test_rounding_is_no_contradiction() -> None:
+    """A ratio that was divided and multiplied again misses its amount by a trifle; the amount that was told stands."""
+    pool = Pool.of(
+        "l1", "full", "tokens", capacity=exactly(3), used=exactly(1), used_ratio=exactly(1 / 3), reclaimable=exactly(2.0000000001)
+    )
+    assert pool.used == exactly(1)
+    assert pool.used_ratio == exactly(1 / 3)
+
+
+def test_a_ratio_above_one_is_all_of_it() -> None:
+    """A usage of 1.0000001 is a full pool."""
+    assert Pool.of("l1", "full", "tokens", capacity=exactly(10), used_ratio=exactly(1.0000001)).used == exactly(10)
+
+
+def test_a_capacity_that_may_grow_leaves_shares_bounded() -> None:
+    """Resident 30 of 100 to 200 is between 15 and 30 percent."""
+    pool = Pool.of("l2", "kv", "bytes", capacity=Interval(100, 200), resident=exactly(30))
+    assert pool.resident_ratio == Interval(0.15, 0.3)
+    assert pool.available == Interval(70, 170)
+
+
+def test_division_by_what_may_be_nothing_is_open() -> None:
+    """Above, not below; and what cannot exceed a limit does not."""
+    assert exactly(6) / Interval(0, 3) == at_least(2)
+    assert exactly(6) / ZERO == UNKNOWN
+    assert (exactly(6) / Interval(0, 3)).capped(4) == Interval(2, 4)
+    assert UNKNOWN * ZERO == ZERO
+    assert exactly(3) - UNKNOWN == at_most(3)
+
+
+def test_what_satisfies_both_or_either() -> None:
+    """The meet is in both and must exist; the hull contains both."""
+    assert Interval(1, 5).meet(Interval(3, 9)) == Interval(3, 5)
+    assert Interval(1, 2).hull(Interval(5, 6)) == Interval(1, 6)
+    with pytest.raises(ValueError, match="no interval"):
+        Interval(1, 2).meet(Interval(3, 4))
+
+
+def test_only_a_bound_makes_a_quantity_known() -> None:
+    """Not being negative is no knowledge."""
+    assert [q.known for q in (UNKNOWN, at_least(0), at_least(1), at_most(0), exactly(0))] == [False, False, True, True, True]
