@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kvwatch.history import Baseline, Track, quantile
-from kvwatch.model import EngineState, Histogram, OwnerKey
+from kvwatch.history import MOST_FRAMES, Baseline, Track, quantile
+from kvwatch.model import EngineState, Histogram, OwnerKey, Pool
 from kvwatch.quantity import UNKNOWN, at_least, exactly
 
 KEY = OwnerKey("t", "vllm", "m", "0")
@@ -125,3 +128,122 @@ def test_a_baseline_survives_a_restart_but_not_another_model() -> None:
     assert made.baseline.ready
     made.append(state(205, identity="b", generation_tokens=2))
     assert not made.baseline.ready
+
+
+def test_a_series_that_pauses_for_a_scrape_is_not_born_anew() -> None:
+    """A NaN or a broken line in one scrape: the lifetime count is no increase of the next, in a window that begins there, too."""
+    made = track(state(0, x=5000), state(10), state(20, x=5003))
+    assert made.span(10).increase("x") == 3
+    assert made.span(60).increase("x") == 3
+    lived = track(state(0, ttft=(900,) * 4), state(10), state(20, ttft=(900, 900, 902, 902)))
+    assert lived.span(10).observations("ttft") == 2
+    assert lived.span(10).mean("ttft") == exactly(1.0)
+
+
+def test_a_pause_teaches_nothing_false() -> None:
+    """The calm time that begins with a scrape without the series does not learn a lifetime."""
+    samples = [state(i * 5.0, ttft=None if i == 3 else (i * 5.0 + 1000,) * 4, generation_tokens=i * 50.0) for i in range(20)]
+    baseline = track(*samples, calm=True).baseline
+    assert baseline.ttft[-1][1] == 95
+    assert baseline.token_rate() == exactly(10.0)
+
+
+def test_a_restart_behind_a_pause_is_seen() -> None:
+    """The counter that fell is compared with the last one there was."""
+    made = track(state(0, generation_tokens=900), state(10), state(20, generation_tokens=5))
+    assert made.restarted
+
+
+def test_the_process_start_decides_where_it_is_told() -> None:
+    """Counters that fall in the same process are no restart, and a clock that is adjusted by less than a second is none."""
+    assert not track(state(0, started=100.0, generation_tokens=9), state(9, started=100.4, generation_tokens=1)).restarted
+    assert track(state(0, started=100.0), state(9, started=101.5)).restarted
+
+
+def test_each_life_is_its_own() -> None:
+    """Frames, steps and windows reach back to the restart and no further."""
+    made = track(state(0, generation_tokens=9), state(10, generation_tokens=1), state(20, generation_tokens=4))
+    assert [f.at for f in made.life()] == [20, 10]
+    assert made.span(60).seconds == 10
+    assert made.span(60).increase("generation_tokens") == 3
+    assert not made.restarted
+
+
+def test_a_sample_that_is_not_newer_replaces_the_last() -> None:
+    """Two answers of one moment are one sample."""
+    made = track(state(0, x=1), state(10, x=5), state(10, x=7))
+    assert [f.at for f in made.frames] == [0, 10]
+    assert made.span(60).increase("x") == 6
+
+
+def test_the_ring_is_bounded() -> None:
+    """Fifteen minutes, and a number of samples, whatever the interval."""
+    assert [f.at for f in track(*(state(t * 100.0) for t in range(20))).frames] == [t * 100.0 for t in range(10, 20)]
+    assert len(track(*(state(t * 0.1) for t in range(1500))).frames) == MOST_FRAMES
+
+
+def test_sums_and_means_are_of_the_window() -> None:
+    """What was taken in since its first sample; unknown when nothing was."""
+    made = track(state(0, ttft=(3, 3, 3, 3)), state(10, ttft=(3, 5, 5, 7)))
+    assert made.span(60).observations("ttft") == 4
+    assert made.span(60).mean("ttft") == exactly(1.0)
+    assert made.span(60).total("ttft") == exactly(4.0)
+    still = track(state(0, ttft=(3, 3, 3, 3)), state(10, ttft=(3, 3, 3, 3)))
+    assert still.span(60).mean("ttft") == UNKNOWN
+    assert still.span(60).total("ttft") == UNKNOWN
+    assert still.span(60).quantile("ttft", 0.5) == UNKNOWN
+    assert still.span(60).observations("queue") is None
+
+
+def test_a_histogram_born_in_the_window_counts_from_zero() -> None:
+    """Its owner was known before."""
+    assert track(state(0), state(10, ttft=(1, 2, 2, 2))).span(60).observations("ttft") == 2
+
+
+@given(st.lists(st.floats(0.01, 30), min_size=1, max_size=40), st.floats(0.01, 1.0))
+def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], q: float) -> None:
+    """Between the edges around the value of that rank; beyond the last edge it is at least that edge."""
+    buckets = tuple((edge, float(sum(v <= edge for v in values))) for edge in EDGES)
+    true = sorted(values)[max(0, math.ceil(q * len(values) - 1e-9) - 1)]
+    low, high = max((e for e in (0.0, *EDGES) if e < true), default=0.0), min(e for e in EDGES if e >= true)
+    found = quantile(buckets, q)
+    assert low - 1e-9 <= found.lo
+    assert found.hi <= high + 1e-9
+    assert (found.exact is None) is math.isinf(high)
+
+
+def test_calm_sequences_are_measured_where_both_are_known() -> None:
+    """Tokens per running request, and requests running, only from samples that told them."""
+
+    def told(at: float, *, running: float | None, used: float | None) -> EngineState:
+        pools = () if used is None else (Pool.of("l1", "full", "tokens", capacity=exactly(1000), used=exactly(used)),)
+        return EngineState("t", "vllm", "m", "0", at, pools=pools, running=UNKNOWN if running is None else exactly(running),
+                           counters={"generation_tokens": at})  # fmt: skip
+
+    half = [told(i * 5.0, running=None if i % 2 else 4, used=None if i % 3 else 200) for i in range(40)]
+    baseline = track(*half, calm=True).baseline
+    assert baseline.mean_running() == exactly(4.0)
+    assert baseline.mean_sequence() == exactly(50.0)
+    nothing = track(*(told(i * 5.0, running=None, used=None) for i in range(40)), calm=True).baseline
+    assert nothing.ready
+    assert (nothing.mean_running(), nothing.mean_sequence(), nothing.hit_ratio()) == (UNKNOWN,) * 3
+
+
+def test_a_night_is_not_forgotten_but_fades() -> None:
+    """Counts are halved when they grow large, so that a baseline follows a drift and stays finite."""
+    samples = (state(i * 5.0, ttft=(i * 50_000.0,) * 4, generation_tokens=i) for i in range(30))
+    most = track(*samples, calm=True).baseline.ttft[-1][1]
+    assert 50_000 <= most <= 2 * Baseline.MOST_FIRST_TOKENS
+
+
+def test_other_buckets_begin_anew() -> None:
+    """An engine that was given other edges is compared with what it did with them."""
+    old = [state(i * 5.0, ttft=(i * 5.0,) * 4, generation_tokens=i) for i in range(14)]
+    new = [
+        replace(
+            state(100 + i * 5.0, generation_tokens=20 + i),
+            histograms={"ttft": Histogram(((3.0, i * 5.0), (math.inf, i * 5.0)), 0.0, i * 5.0)},
+        )
+        for i in range(14)
+    ]
+    assert track(*old, *new, calm=True).baseline.ttft == ((3.0, 65.0), (math.inf, 65.0))
