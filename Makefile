@@ -17,7 +17,7 @@ help:
 	@echo "make render    write alerts, dashboards, runbook and tables anew"
 	@echo "make bench     what kvwatch costs"
 	@echo "make cases     the acceptance cases in CASES=$(CASES)"
-	@echo "make evaluate  verdicts against the recordings in CAPTURES=$(CAPTURES)"
+	@echo "make evaluate  verdicts against the recordings in CAPTURES=$(CAPTURES) and RECORDINGS=FOLDERS"
 
 $(INSTALLED): pyproject.toml
 	@for python in $(PYTHON) python3.11 python3 python3.12 python3.13 ""; do \
@@ -54,5 +54,5 @@ cases: $(INSTALLED)
 	$(BIN)/python $(CASES)/run_cases.py --kvwatch "$(CURDIR)/$(BIN)/python -m kvwatch"
 
 evaluate: $(INSTALLED)
-	$(BIN)/python tests/evaluate.py $(CAPTURES)
-	$(BIN)/python tests/evaluate_events.py $(CAPTURES)/vllm/*
+	$(BIN)/python tests/evaluate.py $(wildcard $(CAPTURES)) $(RECORDINGS)
+	$(BIN)/python tests/evaluate_events.py $(wildcard $(CAPTURES)) $(RECORDINGS)

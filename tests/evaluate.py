@@ -1,17 +1,19 @@
 """How well the verdict meets recordings with known phases: a table by phase, and what is wrong in it.
 
-    python tests/evaluate.py FOLDER...      every folder below with a metrics.jsonl.gz and a phases.json
+    python tests/evaluate.py FOLDER...      every folder below with a metrics.jsonl.gz
 
-A phase with overload must be found: a root about a full L1, pending or firing, within 15 s of the first sample at which L1 bounds
-admission. Calm phases must not show a critical finding; an episode that began in an overload may stand until its clear-hold has passed.
-Exit 1 when something is missed or falsely claimed.
+``phases.json`` beside a recording names its phases (``phase``, ``t0``, ``t1``). One with overload must be found: a root about a full L1,
+pending or firing, within 15 s of the first sample at which L1 bounds admission. Calm phases must not show a critical finding; an episode
+that began in an overload may stand until its clear-hold has passed. A recording without phases is shown and not judged. Exit 1 when
+something is missed or falsely claimed, or when nothing was judged.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +28,10 @@ from kvwatch.view import Watch
 
 ROOTS = frozenset({"l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated", "admission-reserve-too-large"})
 OVERLOAD = ("satur",)
-UNJUDGED = ("churn", "reuse", "abort", "drain", "load2")
+PHASES = "phases.json"
+WHOLE = "whole"
+"""A recording of which nobody told the phases."""
+UNJUDGED = ("churn", "reuse", "abort", "drain", "load2", WHOLE)
 """Phases in which overload may come or go; they must only end in time."""
 FOUND_WITHIN = 15.0
 
@@ -68,18 +73,21 @@ class Phase:
         return None
 
 
-def recordings(places: list[Path]) -> Iterator[Path]:
-    """All folders with a recording and its phases."""
+def recordings(places: Sequence[Path]) -> Iterator[Path]:
+    """All folders with a recording."""
     for place in places:
-        for file in sorted(place.rglob(RECORDING)):
-            if (file.parent / "phases.json").is_file():
-                yield file.parent
+        yield from (file.parent for file in sorted(place.rglob(RECORDING)))
 
 
-def evaluate(folder: Path) -> list[Phase]:
+def phases_of(file: Path) -> list[Phase]:
+    """The phases of a recording as they were told, or all of it as one."""
+    if not file.is_file():
+        return [Phase(WHOLE, -math.inf, math.inf)]
+    return [Phase(p["phase"], p["t0"], p["t1"]) for p in json.loads(file.read_text())]
+
+
+def evaluate(folder: Path, phases: list[Phase]) -> list[Phase]:
     """Run one recording and count by phase."""
-    told = json.loads((folder / "phases.json").read_text())
-    phases = [Phase(p["phase"], p["t0"], p["t1"]) for p in told]
     target = Target(folder.name, str(folder))
     rules = active()
     store = Store([target], Watch(interval=max(1.0, spacing(folder))), rules)
@@ -112,29 +120,40 @@ def _count(phase: Phase, now: float, live: list[Finding], *, bound: bool, last_b
         phase.false_critical += 1
 
 
-def main(places: list[str]) -> int:
-    """Print the table and return 1 when a phase has a fault."""
-    faults = overloads = found = calm = quiet = 0
+def _truth(phase: Phase) -> str:
+    return "overloaded" if phase.overloaded else "calm" if phase.calm else "between"
+
+
+def _said(phase: Phase) -> str:
+    """What was said in a phase, at worst."""
+    if phase.overloaded:
+        return "L1" if phase.first_found is not None else "other" if phase.roots else "nothing"
+    return "L1" if phase.false_critical else "other" if phase.roots else "nothing"
+
+
+def main(places: Sequence[str]) -> int:
+    """Print the tables and return 1 when a phase has a fault."""
+    phases: list[Phase] = []
     print(f"{'recording':22} {'phase':18} {'samples':>7} {'bound':>5} {'crit.':>5} {'found after':>11}  roots")
     for folder in recordings([Path(p) for p in places]):
-        for phase in evaluate(folder):
+        for phase in evaluate(folder, phases_of(folder / PHASES)):
+            phases.append(phase)
             fault = phase.fault()
-            faults += fault is not None
-            overloads += phase.overloaded
-            found += phase.overloaded and phase.first_found is not None
-            calm += phase.calm
-            quiet += phase.calm and not phase.false_critical
             late = "" if phase.first_found is None or phase.first_bound is None else f"{phase.first_found - phase.first_bound:.0f} s"
             top = ", ".join(f"{name} {n}" for name, n in sorted(phase.roots.items(), key=lambda item: -item[1])[:3])
             print(
                 f"{folder.name:22} {phase.name:18} {phase.samples:7} {phase.bound:5} {phase.critical:5} {late:>11}  "
                 f"{top}{'  WRONG: ' + fault if fault else ''}"
             )
-    print(
-        f"\noverload phases found: {found} of {overloads}; "
-        f"calm phases without a false critical finding: {quiet} of {calm}; faults: {faults}"
-    )
-    return 1 if faults or not overloads + calm else 0
+    print(f"\n{'phases that are':16} {'found (calm: falsely)':>21} {'other findings':>14} {'nothing said':>12}")
+    for truth in ("overloaded", "between", "calm"):
+        counts = [sum(_truth(p) == truth and _said(p) == word for p in phases) for word in ("L1", "other", "nothing")]
+        print(f"{truth:16} {counts[0]:21} {counts[1]:14} {counts[2]:12}")
+    if not phases:
+        print("no recording below these folders: name some with CAPTURES or RECORDINGS", file=sys.stderr)
+    faults = sum(phase.fault() is not None for phase in phases)
+    print(f"faults: {faults}")
+    return 1 if faults or not any(_truth(phase) != "between" for phase in phases) else 0
 
 
 if __name__ == "__main__":
