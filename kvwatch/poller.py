@@ -165,9 +165,7 @@ class Poller:
                     return
                 due, key, slot = heapq.heappop(self._heap)
                 generation = self._generation
-            outcome = self._turn(slot)
-            self._note(slot, outcome)
-            self._store.add(outcome)  # of a target that was removed meanwhile the store keeps nothing
+            self._turn(slot)
             with self._lock:
                 if generation != self._generation or self._stopping:
                     slot.scraper.close()
@@ -175,18 +173,20 @@ class Poller:
                     heapq.heappush(self._heap, (self._next(due, slot), key, slot))
                     self._lock.notify()
 
-    def _turn(self, slot: _Slot) -> Outcome:
-        """One target's turn; the one place where anything unexpected is caught, so that it costs only this target."""
+    def _turn(self, slot: _Slot) -> None:
+        """One target's turn and what is judged of it; the one place where anything unexpected is caught: it costs this target alone."""
         at = time.monotonic()
         try:
-            return slot.scraper.turn()
+            self._keep(slot, slot.scraper.turn())
         except Exception as error:
             LOG.exception("target %s: a defect of kvwatch; please report it", slot.scraper.target.name)
-            return failed(
-                slot.scraper.target,
-                Clocked(at, time.time(), time.monotonic() - at),
-                ScrapeError("bug", f"{type(error).__name__} in kvwatch"),
-            )
+            when = Clocked(at, time.time(), time.monotonic() - at)
+            self._keep(slot, failed(slot.scraper.target, when, ScrapeError("bug", f"{type(error).__name__} in kvwatch")))
+
+    def _keep(self, slot: _Slot, outcome: Outcome) -> None:
+        """Hand an outcome to the store; of a target that was removed meanwhile it keeps nothing."""
+        self._store.add(outcome)
+        self._note(slot, outcome)
 
     def _note(self, slot: _Slot, outcome: Outcome) -> None:
         """Count failures, and log transitions only."""

@@ -131,7 +131,8 @@ class Store:
             track.append(state)
             seen.add(state.owner)
         for key in [k for k, t in record.tracks.items() if k not in seen and self._old(t.frames[-1].at, outcome.at)]:
-            del record.tracks[key], record.judged[key]
+            del record.tracks[key]
+            record.judged.pop(key, None)
         for state in outcome.states:
             key = state.owner
             track = record.tracks[key]
@@ -188,11 +189,12 @@ class Store:
                 if record.target.candidate and record.last_good is None:
                     continue
                 targets.append(TargetSnapshot(record.target, record.last, record.last_good, record.self_judged, dict(record.failures)))
-                for key, track in sorted(record.tracks.items(), key=lambda item: _by_rank(item[0])):
+                for key, judged in sorted(record.judged.items(), key=lambda item: _by_rank(item[0])):
+                    track = record.tracks[key]
                     owners.append(
                         OwnerSnapshot(
                             state=track.frames[-1].state,
-                            judged=record.judged[key],
+                            judged=judged,
                             baseline=track.baseline,
                             restarted_at=track.restarted_at,
                             stale=self._old(track.frames[-1].at, now),
