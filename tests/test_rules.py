@@ -6,7 +6,7 @@ import pytest
 
 from kvwatch.model import Finding
 from kvwatch.quantity import TRUE, UNKNOWN
-from kvwatch.rules import RULES, active
+from kvwatch.rules import FILES, RULES, active
 from tests.scenarios import STEP, Scenario, Values, run, scenarios
 
 ALL = scenarios()
@@ -32,6 +32,13 @@ def hold_of(scenario: Scenario) -> float:
 def test_every_rule_has_a_scenario() -> None:
     """No rule goes without one, and none is about a rule that does not exist."""
     assert {s.rule.id for s in ALL} == set(RULES)
+
+
+def test_every_edge_leads_to_a_rule() -> None:
+    """What a rule causes or stands for exists: a name that is misspelled, or whose file was deleted, would be left out without a word."""
+    for rule in FILES:
+        edges = {*rule.causes, *rule.supersedes, *(general for reason in rule.reasons for general in reason.supersedes)}
+        assert edges <= set(RULES), rule.id
 
 
 @each

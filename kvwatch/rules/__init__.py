@@ -5,23 +5,26 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from kvwatch.rules.kinds import ActiveRule, Rule
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        rule.id: rule
-        for rule in sorted(
-            (
-                importlib.import_module(f"{__name__}.{module.name}").RULE
-                for module in pkgutil.iter_modules(__path__)
-                if module.name != "kinds"
-            ),
-            key=lambda rule: rule.id,
-        )
-    }
+FILES: tuple[Rule, ...] = tuple(
+    importlib.import_module(f"{__name__}.{m.name}").RULE for m in pkgutil.iter_modules(__path__) if m.name != "kinds"
 )
+"""The rules as they are written, edges to rules without a file included."""
+
+
+def _among(rule: Rule, ids: frozenset[str]) -> Rule:
+    """The rule with the edges that lead somewhere."""
+    reasons = tuple(replace(r, supersedes=tuple(i for i in r.supersedes if i in ids)) for r in rule.reasons)
+    causes, supersedes = (tuple(i for i in edge if i in ids) for edge in (rule.causes, rule.supersedes))
+    return replace(rule, reasons=reasons, causes=causes, supersedes=supersedes)
+
+
+_IDS = frozenset(rule.id for rule in FILES)
+RULES: Mapping[str, Rule] = MappingProxyType({rule.id: _among(rule, _IDS) for rule in sorted(FILES, key=lambda rule: rule.id)})
 
 
 def names() -> Mapping[str, frozenset[str]]:
