@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from kvwatch.model import Advice, Evidence, Finding, Severity, Subject
 from kvwatch.quantity import Interval, Truth, all_of, truth
 from kvwatch.rules import RULES
-from kvwatch.rules.kinds import ActiveRule, Do, Rule, Say
+from kvwatch.rules.kinds import CLEAR_HOLD, ActiveRule, Do, Rule, Say
 from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS, UNITS, l1, latency
 from kvwatch.signals.kinds import branches, evidence, holds, undecided
 from kvwatch.view import TargetView, View
@@ -74,7 +74,8 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
         and holds(l1.preempting.is_(1), view, {}) is False
         and high is not True
     )
-    kept = before if before is not None and not view.track.restarted and not view.state.asleep else None
+    seen = before is not None and view.now - before.at <= max(CLEAR_HOLD, view.watch.stale_seconds)  # else what was open has gone unseen
+    kept = before if seen and not view.track.restarted and not view.state.asleep else None
     episodes, open_questions = _carry_on(
         view, [r for r in rules if r.rule.scope == "owner"], kept, view.now, view.state.engine, _words(view, values)
     )

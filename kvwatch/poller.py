@@ -6,6 +6,7 @@ intervals. The workers share one heap of due times; each takes the earliest, wai
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import logging
 import threading
@@ -181,7 +182,10 @@ class Poller:
         except Exception as error:
             LOG.exception("target %s: a defect of kvwatch; please report it", slot.scraper.target.name)
             when = Clocked(at, time.time(), time.monotonic() - at)
-            self._keep(slot, failed(slot.scraper.target, when, ScrapeError("bug", f"{type(error).__name__} in kvwatch")))
+            outcome = failed(slot.scraper.target, when, ScrapeError("bug", f"{type(error).__name__} in kvwatch"))
+            with contextlib.suppress(Exception):  # judging may meet the same defect again; the log has it
+                self._store.add(outcome)
+            self._note(slot, outcome)
 
     def _keep(self, slot: _Slot, outcome: Outcome) -> None:
         """Hand an outcome to the store; of a target that was removed meanwhile it keeps nothing."""

@@ -297,3 +297,13 @@ def test_history_is_handed_out_only_when_asked_for() -> None:
     assert [f.at for f in frames] == [0, 10]
     assert frames[-1].values["l1_used_ratio"] == exactly(0.99)
     assert "l1_session_ratio" not in frames[-1].values
+
+
+def test_an_outage_ends_what_was_open() -> None:
+    """What nobody saw for longer than values are shown is not one episode with what comes after it."""
+    s = store()
+    for at in (0, 10, 20):
+        s.add(full("a", at))
+    s.add(full("a", 200))
+    assert rules_at(s, 200)["l1-saturated"] == "pending"
+    assert [f.since_seconds for f in verdict(s.snapshot(200), RULES).findings if f.rule == "l1-saturated"] == [0]

@@ -37,6 +37,6 @@ RULE = Rule(
             exact=f"restart with --mem-fraction-static {AMOUNT}",
         ),
     ),
-    causes=("l1-saturated",),
+    causes=("l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated"),
     page=__doc__ or "",
 )

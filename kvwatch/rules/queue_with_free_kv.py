@@ -1,7 +1,7 @@
 """Requests wait although the KV pool has room.
 
 **What it means.** Something other than KV holds them: the limit on concurrent sequences (`sequence-cap`), the tokens of one step
-(`token-budget`), a grammar, adapter or KV fetch they wait for (`deferred`), or the state slots of a state-space model (`state-slots`).
+(`token-budget`; no release read so far tells both the tokens of a step and its budget, so it is not named there), a grammar, adapter or KV fetch they wait for (`deferred`), or the state slots of a state-space model (`state-slots`).
 
 **How to tell.** Requests wait for a minute, the full-attention pool is less than four fifths used, and it is proven that L1 does not bound
 admission.

@@ -28,6 +28,6 @@ RULE = Rule(
         Do("let the router look at queue and KV usage of each rank", "equal counts are not equal load"),
         Do("check for sticky sessions or prefix routing that pin hot prompts to one rank", "affinity without a limit makes hot ranks"),
     ),
-    causes=("l1-saturated", "l1-saturated-l2-idle", "ttft-degraded"),
+    causes=("l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated", "ttft-degraded"),
     page=__doc__ or "",
 )

@@ -21,6 +21,6 @@ RULE = Rule(
         Do("raise --swa-full-tokens-ratio", "the sliding-window pool then takes a larger share of the memory", engine="sglang"),
         Do("raise --mamba-full-memory-ratio or --max-mamba-cache-size", "each running sequence needs a state slot", engine="sglang"),
     ),
-    causes=("l1-saturated", "l1-saturated-l2-idle", "ttft-degraded"),
+    causes=("l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated", "ttft-degraded"),
     page=__doc__ or "",
 )

@@ -1,9 +1,9 @@
-"""The engine makes far fewer tokens than in calm time, with at least as many requests running.
+"""The engine makes far fewer tokens than in calm time, with as much to do.
 
 **What it means.** Preempted requests are computed again and again, so steps go to recomputation: more requests run and fewer tokens come out.
 
-**How to tell.** The token rate of the last 15 seconds is below two fifths of the calm rate with at least as many requests running as in calm time, near
-a full pool or after preemptions. A gap in the scrapes leaves it unknown.
+**How to tell.** Requests run, and as many as in calm time or some wait; the token rate of the last seconds is far below the calm rate, near a
+full pool or after preemptions. An engine that drains is none. A gap in the scrapes leaves it unknown.
 """
 
 from kvwatch.remedies import CAP_DEMAND, RAISE_L1
@@ -14,7 +14,7 @@ RULE = Rule(
     id="throughput-collapse",
     severity="critical",
     hold=30,
-    when=(scheduler.token_change < 0.4, scheduler.running_change >= 1.0, scheduler.crowded),
+    when=(scheduler.token_change < 0.4, scheduler.running > 0, scheduler.loaded, scheduler.crowded),
     title="The engine makes {token_rate_change} its calm token rate",
     headline="The engine makes far fewer tokens than in calm time",
     explanation=(

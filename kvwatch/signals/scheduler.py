@@ -299,6 +299,7 @@ SIGNALS = (running, queued, deferred, deferred_share, step_fill, demand, token_r
            recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, memory_fraction, next_fraction, kv_growth, more_sequences, rejected, running_change, frozen,
            stale_loads, block_fill, ceiling_share, sequence_change)  # fmt: skip
 crowded = Condition("pool_crowded", "the pool is nearly full, or requests were preempted", "any", (l1.used_ratio >= 0.9, preemptions > 0))
+loaded = Condition("engine_loaded", "as many requests run as in calm time, or some wait", "any", (running_change >= 1.0, l1.waiting > 0))
 unchanging = Condition("unchanging", "nothing the engine reports changes while requests run", "any", (frozen >= 1.0, stale_loads > 5))
 
-CONDITIONS = (heavy_preemption, crowded, unchanging)
+CONDITIONS = (heavy_preemption, crowded, loaded, unchanging)
