@@ -19,7 +19,7 @@ MARKS = {"critical": "CRITICAL", "warning": "WARNING", "ok": "OK", "unknown": "U
 
 
 def to_text(said: Verdict) -> str:
-    """Lay out a verdict in lines of at most about 140 characters."""
+    """Lay out a verdict, a line for each thing that is said."""
     lines = [f"{MARKS[said.status]}  {said.summary}", ""]
     for owner in said.snapshot.owners:
         lines += [*_owner(owner, said.snapshot.watch.window), ""]
