@@ -1,0 +1,227 @@
+"""The verdict for people: what is wrong first, bars that show what is proven, and no sentence with a hole."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvwatch.model import GpuReading, GpuState, Guess, Missing, Note, NvmlState, Outcome, Pool, Target
+from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
+from kvwatch.report import Verdict, verdict
+from kvwatch.rules import active
+from kvwatch.store import Store
+from kvwatch.text import AVAILABLE, BAR, EVICTABLE, HELD, UNSURE, USED, bar, to_text
+from kvwatch.units import parse_duration
+from kvwatch.view import Watch
+from kvwatch.wording import duration, fill, number, places, show, without_places
+from tests.recorded import NAMES, verdicts
+from tests.samples import hbm, host, lost, sample, turn
+
+TARGET = Target("t", "http://t:8000/metrics")
+
+
+def said(*turns: Outcome, targets: Sequence[Target] = (TARGET,), gpus: GpuReading | None = None, **holds: float) -> Verdict:
+    """The verdict after some turns."""
+    rules = active({name.replace("_", "-"): {"hold": hold} for name, hold in holds.items()})
+    store = Store(targets, Watch(interval=10.0), rules)
+    if gpus is not None:
+        store.set_gpus(gpus)
+    for outcome in turns:
+        store.add(outcome)
+    return verdict(store.snapshot(turns[-1].at), rules)
+
+
+def full(target: str = "t", rank: str = "0") -> Outcome:
+    """A turn of an engine in trouble."""
+    return turn(sample(0.0, target=target, rank=rank, pools=[hbm(990)], waiting=5, running=3, preemptions=0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_was_recorded_reads_well(name: str) -> None:
+    """The status and the summary come first; no place is left unfilled, nothing is None, no bar is short."""
+    for spoken in verdicts(name):
+        text = to_text(spoken)
+        first, *lines = text.splitlines()
+        assert first == f"{spoken.status.upper()}  {spoken.summary}"
+        assert not re.search(r"[{}]|\bNone\b|\binf\b|\bnan\b|Interval", text)
+        assert all(line == line.rstrip() for line in lines)
+        assert text.endswith("\n")
+        assert not text.endswith("\n\n")
+        bars = re.findall(r"\[([^\]]*[█▒·?▚][^\]]*)\]", text)
+        assert {len(drawn) for drawn in bars} <= {BAR}
+        for f in spoken.findings:
+            assert (f.rule in text) is (f.status != "unknown")
+
+
+def test_a_finding_is_told_once_with_all_it_needs() -> None:
+    """Severity, rule, status, age, reason and subject; why, what was seen, what to do, and where there is more."""
+    text = to_text(said(full(), l1_saturated=0.0))
+    lines = text.splitlines()
+    at = lines.index("CRITICAL l1-saturated (firing, for 0 s, reason saturated)  t  vllm")
+    assert lines[at + 1] == "  Requests queue: the KV pool in HBM (L1) takes no more"
+    assert lines[at + 2].startswith("  Why: 5 requests wait and the pool in HBM (L1) is 99 % used")
+    assert "  Seen: l1_used_ratio = 99 % (>= 95 %)" in lines
+    assert "  Seen: requests_waiting = 5 (> 0)" in lines
+    assert any(line.startswith("  Do 1: raise --gpu-memory-utilization (") for line in lines)
+    assert "  More: kvwatch explain l1-saturated" in lines
+
+
+def test_effects_stand_below_their_root() -> None:
+    """Indented, in two lines: the root's advice is theirs."""
+    turns = [turn(sample(at, pools=[hbm(990)], waiting=5, running=3, preemptions=at)) for at in (0.0, 5.0)]
+    lines = to_text(said(*turns)).splitlines()
+    at = next(i for i, line in enumerate(lines) if "preemption-storm" in line)
+    assert lines[at] == "    WARNING preemption-storm (pending, for 0 s)  t  vllm"
+    assert lines[at + 1].endswith("(caused by l1-saturated)")
+    assert lines[at + 2] == ""
+
+
+def test_one_incident_on_many_ranks_is_told_once() -> None:
+    """With the ranks it shows on."""
+    ranks = replace(full(), states=tuple(full(rank=r).states[0] for r in ("0", "1", "2")))
+    text = to_text(said(ranks, l1_saturated=0.0))
+    assert text.count("CRITICAL l1-saturated (") == 1
+    assert "  The same on 2 more: t  rank 1, t  rank 2" in text.splitlines()
+
+
+def test_what_is_not_known_is_listed_in_words() -> None:
+    """Once for each signal, and only with trouble."""
+    turns = [turn(sample(at, pools=[hbm(990)], waiting=5, running=3, facts={"l2_configured": "true"}, preemptions=0)) for at in (0.0, 9.0)]
+    lines = to_text(said(*turns)).splitlines()
+    at = lines.index("Not known, so nothing is said about it:")
+    unknown = list(itertools.takewhile(bool, lines[at + 1 :]))
+    assert "  t: share of the host tier that holds data" in unknown
+    assert len(unknown) == len(set(unknown))
+
+
+def test_pools_are_told_by_what_they_are() -> None:
+    """L1 by use, L2 by what is resident; unknown ones by their capacity, if that is known."""
+    unseen = Pool.of("l3", "kv", "bytes", capacity=exactly(5 << 30))
+    dark = Pool.of("l2", "mamba", "slots")
+    text = to_text(said(turn(sample(pools=[hbm(310), host(Interval(100, 200)), unseen, dark], running=1, waiting=0))))
+    assert re.search(r"L1 HBM +full +\[.*\] 31 % used of 1,000 tokens\n +used 310, evictable 0-690, available 0-690\n", text)
+    assert re.search(r"L2 host +kv +\[.*\] 10-20 % resident of 1,000 tokens\n", text)
+    assert re.search(r"L3 storage kv +unknown \(5 GiB bytes in all\)\n", text)
+    assert re.search(r"L2 host +mamba +unknown\n", text)
+
+
+def test_a_guess_is_told_as_one() -> None:
+    """With what it stands on; where the split is exact there is nothing to guess."""
+    pool = replace(hbm(310), guess=Guess(evictable=400.0, available=290.0, source="tokens computed since the start"))
+    text = to_text(said(turn(sample(pools=[pool], running=1, waiting=0))))
+    assert "available 0-690 (about 400 evictable, by tokens computed since the start)" in text
+
+
+def test_held_is_told_where_there_is_any() -> None:
+    """Most engines hold nothing."""
+    assert ", held 100" in to_text(said(turn(sample(pools=[hbm(310, held=100)], running=1, waiting=0))))
+    assert "held" not in to_text(said(turn(sample(pools=[hbm(310)], running=1, waiting=0))))
+
+
+def test_a_server_has_no_requests() -> None:
+    """Its counts would all be unknown."""
+    text = to_text(said(turn(sample(engine="lmcache", model=None, pools=[host(300)]))))
+    assert "running" not in text
+    assert "t  lmcache  [serving]" in text
+
+
+def test_stale_values_are_not_shown() -> None:
+    """The engine is named, and the target says why."""
+    text = to_text(said(turn(sample(pools=[hbm(990)], running=3)), lost("t", 31.0)))
+    assert "[unknown]\n  no fresh values\n" in text
+    assert "Target t: timeout: no answer in 10 s" in text
+    assert "99 %" not in text
+
+
+def test_notes_and_missing_series_are_told() -> None:
+    """What was decided, and what would bring what is not there."""
+    outcome = replace(
+        turn(replace(sample(running=1, waiting=0), notes=(Note("ambiguous-gauge", "two values"),))),
+        missing=(Missing("vllm:x", "logging is off", "Start without --disable-log-stats"),),
+    )
+    text = to_text(said(outcome))
+    assert "  note ambiguous-gauge: two values\n" in text
+    assert "Target t lacks vllm:x: logging is off. Start without --disable-log-stats\n" in text
+
+
+def test_gpus_are_no_sign_of_pressure() -> None:
+    """Engines reserve HBM at their start; a GPU that tells nothing says why, and a library that does not answer, too."""
+    card = GpuState("h", 0, "GPU-0", "card", "ok", total=80 << 30, used=72 << 30, free=8 << 30)
+    dark = GpuState("h", 1, "GPU-1", "card", "lost", detail="fell off the bus")
+    text = to_text(said(turn(sample()), gpus=GpuReading(0.0, NvmlState("ok"), (card, dark))))
+    assert "GPU 0 card GPU-0: 72 GiB of 80 GiB HBM used (engines reserve it at start; no sign of KV pressure)" in text
+    assert "GPU 1 card GPU-1: lost: fell off the bus" in text
+    without = to_text(said(turn(sample()), gpus=GpuReading(0.0, NvmlState("no-library", "install the driver"))))
+    assert "GPU memory is not watched (no-library): install the driver" in without
+
+
+def cells(pool: Pool) -> dict[str, int]:
+    """How many cells of the bar each state has."""
+    drawn = bar(pool)
+    assert drawn[0] + drawn[-1] == "[]"
+    return {sign: drawn[1:-1].count(sign) for sign in (USED, EVICTABLE, UNSURE, HELD, AVAILABLE)}
+
+
+def test_the_bar_shows_only_what_is_proven() -> None:
+    """Between what is used and what is free there may be a stretch nobody knows."""
+    assert cells(hbm(500)) == {USED: 20, EVICTABLE: 0, UNSURE: 20, HELD: 0, AVAILABLE: 0}
+    assert cells(hbm(500, evictable=250)) == {USED: 20, EVICTABLE: 10, UNSURE: 0, HELD: 0, AVAILABLE: 10}
+    assert cells(hbm(500, evictable=250, held=100)) == {USED: 20, EVICTABLE: 10, UNSURE: 0, HELD: 4, AVAILABLE: 6}
+    assert cells(host(250)) == {USED: 0, EVICTABLE: 0, UNSURE: 10, HELD: 0, AVAILABLE: 30}
+    assert cells(hbm(0)) == {USED: 0, EVICTABLE: 0, UNSURE: 40, HELD: 0, AVAILABLE: 0}
+    assert cells(Pool.of("l1", "full", "tokens", used_ratio=exactly(0.5))) == {USED: 20, EVICTABLE: 0, UNSURE: 20, HELD: 0, AVAILABLE: 0}
+
+
+parts = st.integers(0, 10_000)
+
+
+@given(parts, parts, parts, parts)
+def test_an_exact_bar_is_whole_and_true_to_a_cell(used: int, evictable: int, available: int, held: int) -> None:
+    """It has its width, no cell is unsure, and each state has its share, rounded."""
+    capacity = used + evictable + available + held
+    if not capacity:
+        return
+    drawn = cells(hbm(used, capacity=capacity, evictable=evictable, available=available, held=held))
+    assert sum(drawn.values()) == BAR
+    assert drawn[UNSURE] == 0
+    for sign, part in ((USED, used), (EVICTABLE, evictable), (HELD, held), (AVAILABLE, available)):
+        assert abs(drawn[sign] - BAR * part / capacity) <= 2, sign
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (exactly(7920), "tokens", "7,920"), (Interval(0, 80), "tokens", "0-80"), (at_least(7920), "tokens", ">= 7,920"),
+        (UNKNOWN, "tokens", "unknown"), (exactly(0.97), "ratio", "97 %"), (Interval(0.1, 0.2), "ratio", "10-20 %"),
+        (exactly(0.004), "ratio", "0.4 %"), (exactly(0.0004), "ratio", "0.04 %"), (exactly(0), "ratio", "0 %"),
+        (exactly(1 << 30), "bytes", "1 GiB"), (exactly(512), "bytes", "512 B"), (exactly(0.35), "seconds", "0.35 s"),
+        (exactly(38), "seconds", "38 s"), (exactly(240), "seconds", "4 min"), (exactly(8000), "seconds", "2.2 h"),
+        (exactly(2.5), "times", "2.5x"), (exactly(0.3), "per second", "0.3/s"), (exactly(812), "tokens/s", "812 tokens/s"),
+        (exactly(31.9), "requests", "31"), (Interval(0.99, 0.991), "ratio", "99 %"), (exactly(0.9), "fraction", "0.90"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_as_their_unit_is_read(value: Interval, unit: str, shown: str) -> None:
+    """Exact, bounded, from below or unknown; requests are never rounded up."""
+    assert show(value, unit) == shown
+
+
+@given(st.integers(1, 500))
+def test_durations_can_be_read_back(seconds: int) -> None:
+    """To a half of their last digit, below an hour."""
+    text = duration(float(seconds)).replace(" min", "m").replace(" s", "s")
+    assert abs(parse_duration(text) - seconds) <= max(0.5, 0.17 * seconds if seconds >= 180 else 0.5)
+
+
+def test_a_sentence_with_an_unknown_place_is_not_said() -> None:
+    """And as general advice it loses what only leads to a number."""
+    assert fill("{a} of {b}", {"a": "1", "b": "2"}) == "1 of 2"
+    assert fill("{a} of {b}", {"a": "1"}) is None
+    assert places("{a} of {b}") == ("a", "b")
+    assert without_places("lower --max-num-seqs to about {n}") == "lower --max-num-seqs"
+    assert number(3.0, "anything") == "3"
