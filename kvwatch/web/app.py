@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
@@ -68,24 +69,28 @@ def build_app(source: Source, *, reload_endpoint: bool) -> FastAPI:
 class _Pages:
     """One method per page.
 
-    Plain functions run in worker threads, so rendering a large page delays no other; what only reads a flag stays on the loop
-    and answers even while all threads are busy.
+    Plain functions run in worker threads; what only reads a flag stays on the loop and answers even while all threads are busy. Large
+    pages are laid out one after the other: all together none would be ready sooner, and the loop would hardly get its turn.
     """
 
     source: Source
     assets: Mapping[str, Asset]
+    laying_out: threading.Lock = field(default_factory=threading.Lock)
 
     def metrics(self, request: Request) -> Response:
-        return answer(request, *self.source.metrics(openmetrics=wants_openmetrics(request)))
+        with self.laying_out:
+            return answer(request, *self.source.metrics(openmetrics=wants_openmetrics(request)))
 
     def diagnose(self, request: Request) -> Response:
         target = request.query_params.get("target")
-        if wants_text(request):
-            return answer(request, _text(self.source.text(target)), TEXT)
-        return answer(request, _json(self.source.verdict(target)), JSON)
+        with self.laying_out:
+            if wants_text(request):
+                return answer(request, _text(self.source.text(target)), TEXT)
+            return answer(request, _json(self.source.verdict(target)), JSON)
 
     def history(self, request: Request) -> Response:
-        return answer(request, _json(self.source.history()), JSON)
+        with self.laying_out:
+            return answer(request, _json(self.source.history()), JSON)
 
     def runbook(self, request: Request, rule: str) -> Response:
         text = self.source.runbook(rule)
