@@ -56,8 +56,13 @@ def test_an_episode_begins_with_the_first_sample_that_has_it() -> None:
 
 
 def test_holds_are_time_not_samples() -> None:
-    """Two samples a minute apart are as good as a dozen."""
-    assert ages(watched("l1-saturated", at(FULL, FULL, step=60.0))) == [("pending", 0), ("firing", 60)]
+    """Two samples half a minute apart are as good as a dozen."""
+    assert ages(watched("l1-saturated", at(FULL, FULL, step=30.0))) == [("pending", 0), ("firing", 30)]
+
+
+def test_an_outage_ends_an_episode() -> None:
+    """What was open has gone unseen for longer than its clear-hold and than values are shown."""
+    assert ages(watched("l1-saturated", at(FULL, FULL, step=31.0))) == [("pending", 0), ("pending", 0)]
 
 
 def test_a_wobble_is_inside_the_episode_before_the_hold_and_after_it() -> None:

@@ -67,7 +67,6 @@ def test_a_configured_engine_is_not_guessed() -> None:
     ("content", "reason"),
     [
         (b"", "empty"),
-        (b"# TYPE go_goroutines gauge\n", "empty"),
         (b"<!DOCTYPE html><html><body>Not Found</body></html>", "not_exposition"),
         (b'{"detail": "Not Found"}', "not_exposition"),
         (b"go_goroutines 12\nprocess_open_fds 9\n", "unknown_engine"),
