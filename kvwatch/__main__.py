@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -25,6 +26,8 @@ from kvwatch.wording import printable
 
 WRONG_USAGE = 64
 UNUSABLE = 3
+NOT_WRITTEN = 74
+INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
@@ -233,6 +236,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # what an engine or a file's name says can always be printed
     args = build_parser().parse_args(argv)
+    try:
+        code = _run(args)
+        if sys.stdout is not None:  # it is when the shell closed it
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        _write_no_more()
+        code = 0
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
+            raise
+        _write_no_more()
+        print(f"kvwatch {args.command}: cannot write ({error.strerror}): make room, or write elsewhere", file=sys.stderr)
+        code = NOT_WRITTEN
+    return code
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Run the command; what its user got wrong becomes a line and an exit code."""
     run: Callable[[argparse.Namespace], int] = args.run
     try:
         return run(args)
@@ -246,11 +269,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnreadableError as error:
         print(f"kvwatch {args.command}: {printable(str(error))}", file=sys.stderr)
         return UNUSABLE
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def _write_no_more() -> None:
+    """What is still buffered goes nowhere, else the interpreter would try once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -124,3 +126,14 @@ def test_a_name_that_is_no_text_is_printed(tmp_path: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert out.isascii()
     assert json.loads(out)["targets"][0]["name"] == os.fsdecode(b"\xff.prom")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("command", [["rules", "--output", "json"], ["explain", "l1-saturated"], ["diagnose"]])
+def test_a_full_disk_is_said_in_one_line(command: list[str], tmp_path: Path) -> None:
+    """Whether the output is long or waits in the buffer until the end; the exit code is no verdict."""
+    command = [*command, recorded(tmp_path, line("1"))] if command == ["diagnose"] else command
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-m", "kvwatch", *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 74
+    assert done.stderr == f"kvwatch {command[0]}: cannot write (No space left on device): make room, or write elsewhere\n"
