@@ -11,16 +11,18 @@ _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BYTES = _DECIMAL | _BINARY | {unit.removesuffix("B"): size for unit, size in _BINARY.items()}  # Kubernetes writes 50Gi
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 _LONGEST_SECONDS = 366 * 86400.0
+_MOST_BYTES = 2.0**60
+_SHOWN = 40
 
 
 def parse_duration(text: str) -> float:
     """Seconds of ``15``, ``15s``, ``2m``, ``1h``, ``1d`` or ``500ms``; ValueError with a sentence for everything else."""
     amount = _amount(text, _SECONDS)
     if amount is None:
-        msg = f"'{text[:40]}' is no duration: write 15, 15s, 2m, 1h or 500ms"
+        msg = f"{_shown(text)} is no duration: write 15, 15s, 2m, 1h or 500ms"
         raise ValueError(msg)
     if amount > _LONGEST_SECONDS:
-        msg = f"'{text[:40]}' is longer than a year"
+        msg = f"{_shown(text)} is longer than a year"
         raise ValueError(msg)
     return amount
 
@@ -28,10 +30,15 @@ def parse_duration(text: str) -> float:
 def parse_size(text: str) -> int:
     """Bytes of ``1024``, ``50GB`` (decimal) or ``50GiB`` (binary, also ``50Gi``); ValueError with a sentence for everything else."""
     amount = _amount(text, _BYTES)
-    if amount is None:
-        msg = f"'{text[:40]}' is no size: write 1024, 50GB or 50GiB"
+    if amount is None or amount > _MOST_BYTES:
+        msg = f"{_shown(text)} is no size: write 1024, 50GB or 50GiB"
         raise ValueError(msg)
     return int(amount)
+
+
+def _shown(text: str) -> str:
+    """What was written instead, unless it may hold a password."""
+    return "a URL" if "://" in text else f"'{text[:_SHOWN]}'"
 
 
 def _amount(text: str, units: Mapping[str, float]) -> float | None:

@@ -5,6 +5,7 @@ The only reader of YAML and of the environment. Command line beats environment b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from kvwatch.config.check import Rules, check, limit, names
 from kvwatch.config.document import BrokenError, Problem, read
 from kvwatch.config.settings import ConfigKey, EventSettings, Settings, SideSettings, TargetSettings, describe
 from kvwatch.model import EventSource, L2Setting, Side, Target, Tls
+from kvwatch.wording import printable
 
 __all__ = [
     "ENVIRONMENT",
@@ -31,6 +33,8 @@ __all__ = [
 
 _MOST_BYTES = 1 << 20
 _LONGEST_TIMEOUT = 10.0
+_LONGEST_LINE = 500
+_USERINFO = re.compile(r"://[^/\s]*@")
 
 ENVIRONMENT = (
     ConfigKey("KVWATCH_CONFIG", "", "the configuration file"),
@@ -44,9 +48,14 @@ class ConfigError(Exception):
     """The configuration is wrong; ``lines`` has one sentence per problem, each with its place."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        """Carry the lines."""
-        super().__init__("\n".join(lines))
-        self.lines = tuple(lines)
+        """Carry the lines: without passwords of URLs, control characters and what is too long to read."""
+        self.lines = tuple(_readable(line) for line in lines)
+        super().__init__("\n".join(self.lines))
+
+
+def _readable(line: str) -> str:
+    shown = printable(_USERINFO.sub("://***@", line))
+    return shown if len(shown) <= _LONGEST_LINE else f"{shown[:_LONGEST_LINE]}..."
 
 
 @dataclass(frozen=True, slots=True)

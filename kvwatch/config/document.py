@@ -6,6 +6,7 @@ node graph is taken from PyYAML, so tags make nothing, aliases cost what they ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,6 +16,8 @@ import yaml
 Value: TypeAlias = "str | list[Value] | dict[str, Value] | None"
 Path = tuple[str | int, ...]
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What escapes can bring into a word and no system can use: in a file's name, a label, a header."""
 _MOST_NODES = 100_000
 _DEEPEST = 20
 _YAML = "tag:yaml.org,2002:"
@@ -92,6 +95,8 @@ class _Reading:
         if node.tag not in _TAGS:
             self.problems.append(Problem(line, f"the tag {node.tag.replace(_YAML, '!!')[:60]!r} means nothing here"))
             return None
+        if isinstance(node, yaml.ScalarNode) and _CONTROL.search(node.value):
+            raise BrokenError(Problem(line, "a control character"))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -109,6 +114,8 @@ class _Reading:
                 merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
             elif not isinstance(key, yaml.ScalarNode):
                 self.problems.append(Problem(line, "a key must be a word"))
+            elif _CONTROL.search(key.value):
+                raise BrokenError(Problem(line, "a control character"))
             elif key.value in found:
                 self.problems.append(
                     Problem(line, f"key {key.value[:60]!r} is there twice, first in line {self.lines[(*path, key.value)]}")
