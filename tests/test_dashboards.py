@@ -293,7 +293,7 @@ def test_every_panel_has_data(prometheus: Prometheus) -> None:
         pending = [a for a in pending if not any(a.legend <= series.keys() for series in prometheus.series(a.expr))]
         assert not pending or time.monotonic() < last, "\n".join(f"{a.where}: {a.expr}" for a in pending)
         with suppress(subprocess.TimeoutExpired):
-            assert not pending or prometheus.process.wait(LOOK_SECONDS) is None
+            assert not pending or prometheus.server.process.wait(LOOK_SECONDS) is None
 
 
 def test_a_stack_ends_at_the_capacity(prometheus: Prometheus) -> None:

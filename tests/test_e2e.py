@@ -25,7 +25,7 @@ import yaml
 from kvwatch.demo.replay import Tape, read_incident, replaying
 from kvwatch.rules import RULES
 from tests.daemon_child import Child, serving
-from tests.servers import started
+from tests.servers import alertmanager, prometheus
 
 ROOT = Path(__file__).parents[1]
 ALERTMANAGER = next((name for name in ("prometheus-alertmanager", "alertmanager") if shutil.which(name)), None)
@@ -75,7 +75,10 @@ class Site:
     def notified(self, status: str) -> list[tuple[str, str]]:
         """Which receiver was told of which rule with this status, in order."""
         return [
-            (receiver, alert["labels"]["rule"]) for receiver, told in self.received for alert in told["alerts"] if alert["status"] == status
+            (receiver, alert["labels"].get("rule", alert["labels"]["alertname"]))
+            for receiver, told in self.received
+            for alert in told["alerts"]
+            if alert["status"] == status
         ]
 
     def ask(self, path: str, **parameters: str) -> Any:  # noqa: ANN401  JSON
@@ -94,7 +97,7 @@ class Site:
             time.sleep(0.1)
 
     def _says(self) -> str:
-        return f"{self.kvwatch.page('/diagnose?format=text')}\n{self.alertmanager.get('/api/v2/alerts').text}"
+        return f"{self.kvwatch.page('/diagnose?format=text')}\n{self.alertmanager.get('/api/v2/alerts').text}\n{self.kvwatch.log}"
 
 
 @pytest.fixture(scope="module")
@@ -127,28 +130,13 @@ def _alerting(folder: Path, kvwatch: Child, webhook: str) -> Iterator[tuple[http
     page["group_interval"] = "1s"
     for receiver in routing["receivers"]:
         receiver["webhook_configs"] = [{"url": f"{webhook}/{receiver['name']}", "send_resolved": True}]
-    (folder / "alertmanager.yaml").write_text(yaml.safe_dump(routing))
-    with started(
-        folder / "alertmanager.log",
-        ALERTMANAGER or "",
-        f"--config.file={folder / 'alertmanager.yaml'}",
-        f"--storage.path={folder / 'alertmanager'}",
-        "--cluster.listen-address=",
-    ) as alertmanager:
-        config = {
-            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+    with alertmanager(folder, ALERTMANAGER or "", routing) as notifier:
+        alerting = {
             "rule_files": [str(folder / "alerts" / "kvwatch.rules.yaml"), str(ROOT / "alerts" / "kvwatch-self.rules.yaml")],
-            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager.base_url.netloc.decode()]}]}]},
-            "scrape_configs": [{"job_name": "kvwatch", "static_configs": [{"targets": [kvwatch.pages.base_url.netloc.decode()]}]}],
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [notifier.address]}]}]},
         }
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-        with started(
-            folder / "prometheus.log",
-            "prometheus",
-            f"--config.file={folder / 'prometheus.yaml'}",
-            f"--storage.tsdb.path={folder / 'tsdb'}",
-        ) as prometheus:
-            yield prometheus, alertmanager
+        with prometheus(folder, kvwatch, alerting) as server:
+            yield server.pages, notifier.pages
 
 
 @contextmanager

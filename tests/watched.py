@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import socket
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,13 +12,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from kvwatch.demo.replay import Incident, Tape, read_incident, replaying
 from kvwatch.recording import Line
-from tests.daemon_child import eventually, serving
+from tests.daemon_child import serving
+from tests.servers import STEP, Server, prometheus
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
@@ -38,21 +36,19 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attentio
 BEGIN_SECONDS = 5.0
 """Where the recordings are when the site starts: calm traffic for long enough to learn from, and then the collapse."""
 PERIOD_SECONDS = 600.0
-STEP = "1s"
 
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
     """A server that has scraped since ``began`` (Unix seconds)."""
 
-    process: subprocess.Popen[bytes]
-    api: httpx.Client
+    server: Server
     began: float
 
     def series(self, expr: str) -> list[Mapping[str, str]]:
         """Labels of everything an expression gave since it began. AssertionError when the expression is refused."""
         asked = {"query": expr, "start": f"{self.began:.3f}", "end": f"{time.time():.3f}", "step": STEP}
-        answer = self.api.post("/api/v1/query_range", data=asked).json()
+        answer = self.server.pages.post("/api/v1/query_range", data=asked).json()
         assert answer["status"] == "success", f"{expr}: {answer.get('error')}"
         return [found["metric"] for found in answer["data"]["result"]]
 
@@ -88,7 +84,8 @@ def watched_site(folder: Path) -> Iterator[Prometheus]:
         urls = {name: stack.enter_context(replaying(incident, tape)) for name, incident in incidents().items()}
         (folder / "kvwatch.yaml").write_text(yaml.safe_dump(_settings(folder, urls)))
         kvwatch = stack.enter_context(serving(folder, "--config", str(folder / "kvwatch.yaml")))
-        yield stack.enter_context(_scraping(folder, kvwatch.pages.base_url))
+        began = time.time()
+        yield Prometheus(stack.enter_context(prometheus(folder, kvwatch)), began)
 
 
 def _settings(folder: Path, urls: Mapping[str, str]) -> Mapping[str, object]:
@@ -100,26 +97,3 @@ def _settings(folder: Path, urls: Mapping[str, str]) -> Mapping[str, object]:
         targets.append({"name": "gone", "url": f"http://127.0.0.1:{closed.getsockname()[1]}"})
     soon = {rule: {"hold": "1s"} for rule in ("l1-saturated", "l1-saturated-l2-idle", "preemption-storm", "ttft-degraded")}
     return {"interval": "1s", "window": "20s", "targets": targets, "thresholds": soon}
-
-
-@contextmanager
-def _scraping(folder: Path, url: httpx.URL) -> Iterator[Prometheus]:
-    config = {
-        "global": {"scrape_interval": STEP, "scrape_timeout": STEP},
-        "scrape_configs": [{"job_name": "kvwatch", "static_configs": [{"targets": [f"{url.host}:{url.port}"]}]}],
-    }
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    log_file = folder / "prometheus.log"
-    command = ["prometheus", f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
-               "--web.listen-address=127.0.0.1:0"]  # fmt: skip
-    began = time.time()
-    with log_file.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            listening = re.compile(r"[Ll]istening on.* address=(127\.0\.0\.1:[1-9]\d*)")
-            eventually(lambda: process.poll() is not None or bool(listening.search(log_file.read_text())), log_file.read_text)
-            address = listening.search(log_file.read_text())
-            assert address, log_file.read_text()
-            with httpx.Client(base_url=f"http://{address[1]}", trust_env=False, timeout=30) as api:
-                yield Prometheus(process, api, began)
-        finally:
-            process.kill()
