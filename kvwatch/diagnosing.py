@@ -31,6 +31,9 @@ LIVE_INTERVAL = 5.0
 LIVE_SECONDS = 75.0
 """Long enough for a hold of a minute to pass."""
 GPU_TIMEOUT = 5.0
+GRACE_SECONDS = 15.0
+"""How long a target may take beyond the time wanted until it was tried once."""
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +106,22 @@ def from_urls(config: Config, interval: float | None, seconds: float | None, pri
 
 
 def _live(store: Store, rules: Sequence[ActiveRule], watcher: GpuWatcher | None, step: float, end: float) -> Iterator[Verdict]:
-    """A verdict after each round; the last one when the time is over and every target was tried."""
-    grace = end + 15.0
+    """A verdict after each new sample once every target was tried; the last one when the time is over."""
+    grace, gpus_due, shown = end + GRACE_SECONDS, time.monotonic() + step, None
     while True:
         now = time.monotonic()
-        if now >= end and (store.ready() or now >= grace):
-            break
-        time.sleep(max(0.05, min(step, end - now)))
-        if watcher is not None:
-            store.set_gpus(watcher.read(time.monotonic()))
-        if store.ready():
-            yield verdict(store.snapshot(time.monotonic()), rules)
-    yield verdict(store.snapshot(time.monotonic()), rules)
+        if watcher is not None and now >= gpus_due:
+            store.set_gpus(watcher.read(now))
+            gpus_due += step
+        over = now >= end and (store.ready() or now >= grace)
+        snapshot = store.snapshot(now)
+        news = ([t.last.at for t in snapshot.targets if t.last is not None], [o.stale for o in snapshot.owners])
+        if news != shown and (over or store.ready()):
+            shown = news
+            yield verdict(snapshot, rules)
+        if over:
+            return
+        time.sleep(LOOK_SECONDS)
 
 
 def _print(verdicts: Iterable[Verdict], printing: Printing) -> int:
