@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kvwatch.__main__ import main
 from kvwatch.config import ConfigError, load
+from kvwatch.sizing import token_sizes
 
 RULES = {"l1-saturated": frozenset({"l1_used_ratio"})}
 
@@ -55,3 +59,31 @@ def test_a_line_stays_readable() -> None:
     (line,) = refusal(f"targets: [{{name: {'x' * 5000}, url: 'http://a/'}}, {{url: 'http://b/', l2: {{from: y}}}}]")
     assert len(line) < 600
     assert line.startswith("f.yaml:1: targets[1].l2.from")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e308", "1" + "0" * 400, "1" + "0" * 5000, "-1", "[" * 60_000 + "]" * 60_000])
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_key_value_heads", "head_dim"])
+def test_a_model_file_with_impossible_numbers_is_refused(key: str, value: str, tmp_path: Path) -> None:
+    """In one line, and at no cost in memory."""
+    shape = {
+        "num_hidden_layers": "2",
+        "num_attention_heads": "8",
+        "num_key_value_heads": "8",
+        "head_dim": "64",
+        "torch_dtype": '"bfloat16"',
+    }
+    file = tmp_path / "config.json"
+    file.write_text("{" + ",".join(f'"{name}": {number}' for name, number in {**shape, key: value}.items()) + "}")
+    with pytest.raises(ConfigError) as refused:
+        token_sizes(str(file))
+    assert len(refused.value.lines) == 1
+
+
+@pytest.mark.parametrize("option", ["--layers", "--kv-heads", "--head-dim", "--tp", "--pool-tokens"])
+def test_an_impossible_number_on_the_command_line_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is computed with it."""
+    shape = {"--layers": "2", "--kv-heads": "8", "--head-dim": "64", "--dtype": "bf16", option: "9" * 20}
+    with pytest.raises(SystemExit) as refused:
+        main(["capacity", *(word for pair in shape.items() for word in pair)])
+    assert refused.value.code == 64
+    assert option in capsys.readouterr().err

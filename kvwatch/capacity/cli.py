@@ -11,12 +11,14 @@ from pathlib import Path
 
 from kvwatch.capacity import KvShape, UnknownShape
 from kvwatch.capacity.account import Account, as_json, as_text
+from kvwatch.content import read_json
 from kvwatch.units import parse_size
 from kvwatch.wording import number
 
 WRONG_USAGE = 64
 DEFAULT_SEQUENCES = (4096, 32768, 131072)
-_TOKENS = re.compile(r"(\d+)([kKmM]?)", re.ASCII)
+_TOKENS = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
+_LONGEST_COUNT = 5
 _MULTIPLES = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 
@@ -88,7 +90,7 @@ def _shape(args: argparse.Namespace) -> KvShape:
 
 def _config(path: Path) -> Mapping[str, object]:
     try:
-        config = json.loads(path.read_bytes())
+        config = read_json(path.read_bytes())
     except OSError as error:
         msg = f"cannot read {path}: {error.strerror}"
         raise WrongUsage(msg) from None
@@ -126,8 +128,8 @@ def _gpu_bytes(args: argparse.Namespace, shape: KvShape) -> int | None:
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        msg = f"'{text[:40]}' is no whole number above 0"
+    if not text.isascii() or not text.isdecimal() or len(text) > _LONGEST_COUNT or int(text) < 1:
+        msg = f"'{text[:40]}' is no whole number from 1 to {10**_LONGEST_COUNT - 1:,}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 

@@ -9,6 +9,8 @@ from kvwatch.capacity.layers import UnknownShape
 
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where multimodal models keep the configuration of their language model."""
+MOST, MOST_LAYERS = 10**9, 10**5
+"""No model comes near; what is beyond is a broken file and would cost memory or overflow."""
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 CLASS_DEFAULTS: Mapping[str, Mapping[str, object]] = {
@@ -48,8 +50,9 @@ class Fields:
             value = self.raw.get(name)
             if value in (None, 0, False):  # families write 0 and false for "not used"
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
-                msg = f"{name} in the configuration is {value!r}, not a whole number"
+            most = MOST_LAYERS if name in LAYERS else MOST
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most or value != int(value):
+                msg = f"{name} in the configuration is {str(value)[:40]!r}, not a whole number up to {most:,}"
                 raise UnknownShape(msg)
             return int(value)
         return None
