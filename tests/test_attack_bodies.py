@@ -145,6 +145,13 @@ def body(**histogram: str) -> str:
     return "".join(f"{series} {value}\n" for series, value in {**SGLANG, **rows}.items())
 
 
+def test_a_share_above_one_is_not_exported() -> None:
+    """SGLang caps its admission ratio at 1 (srt/managers/schedule_policy.py); what is above is no ratio."""
+    said = judge([body(**{"+Inf": "1"}) + 'sglang:new_token_ratio{model_name="m",tp_rank="0"} 9\n'])
+    assert "new_token_ratio" not in said.snapshot.owners[0].state.gauges
+    assert "implausible-value" in {note.code for note in said.snapshot.owners[0].state.notes}
+
+
 def test_a_prompt_longer_than_every_bucket() -> None:
     """What it may be charged has no bound then; the verdict goes on."""
     said = judge([body(**{"100": "0", "+Inf": "0"}), body(**{"100": "0", "+Inf": "5"})])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.content import CorruptError, TooLargeError, decode
+from kvwatch.content import CorruptError, TooLargeError, decode, read_json
 
 
 def _raw_deflate(body: bytes) -> bytes:
@@ -84,3 +85,16 @@ def test_what_is_not_as_declared_is_corrupt(body: bytes, coding: str) -> None:
     """A coding that does not fit, bytes after the end and codings nobody asked for are named, not guessed at."""
     with pytest.raises(CorruptError):
         decode([body], coding, 1000)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "{", "", b"\xff", "nope"])
+def test_what_is_no_json_is_one_kind_of_error(text: str | bytes) -> None:
+    """A page beside the metrics may hold anything, and a reader expects nothing but ValueError."""
+    with pytest.raises(ValueError):  # noqa: PT011  whatever it says
+        read_json(text)
+
+
+@pytest.mark.parametrize("digits", ["9" * 400, "9" * 5000])
+def test_a_number_of_any_length_can_be_compared(digits: str) -> None:
+    """It is infinite rather than an error in whatever is computed with it."""
+    assert read_json(f'{{"n": -{digits}, "m": {digits}, "k": 7}}') == {"n": -math.inf, "m": math.inf, "k": 7}

@@ -73,7 +73,7 @@ WORLDS: Mapping[str, World] = {
 }
 """Every sample and family name that is read, without the prefix, and who writes it."""
 
-RATIOS = frozenset({"full_token_usage", "token_usage", "swa_token_usage", "mamba_usage"})
+RATIOS = frozenset({"full_token_usage", "token_usage", "swa_token_usage", "mamba_usage", "new_token_ratio"})
 FREE = ("_available_tokens", "_evictable_tokens")
 RANKS = ("tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank")
 
