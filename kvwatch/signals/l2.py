@@ -71,9 +71,9 @@ def _write_share(view: View) -> Interval:
     evicted, written = view.window().increase("l1_evicted_tokens"), view.l2_increase("l2_written_tokens")
     if evicted is None or written is None or evicted <= 0:
         return UNKNOWN
-    then = view.window().frames[0].state
-    copies = [p.resident.hi for p in (then.pool("l1", "full"), then.pool("l2", "kv")) if p is not None and p.unit == "tokens"]
-    copies.append(then.counters.get("l2_written_tokens", 0.0) + then.counters.get("l3_read_tokens", 0.0))
+    first = view.window().frames[0]
+    copies = [p.resident.hi for p in (first.state.pool("l1", "full"), first.state.pool("l2", "kv")) if p is not None and p.unit == "tokens"]
+    copies.append(first.counters.get("l2_written_tokens", 0.0) + first.counters.get("l3_read_tokens", 0.0))
     return Interval(written / evicted, (written + min(copies, default=math.inf)) / evicted)
 
 
