@@ -44,6 +44,7 @@ def test_one_sample_has_no_rate() -> None:
 def test_two_samples_too_close_have_none_either() -> None:
     """Scrapes that were stuck arrive together."""
     assert track(state(0, x=1), state(0.4, x=9)).span(60).rate("x") == UNKNOWN
+    assert track(state(0, x=1), state(0.5, x=9)).span(60).rate("x") == exactly(16.0)
 
 
 def test_a_counter_born_in_the_window_counts_from_zero() -> None:
@@ -157,6 +158,7 @@ def test_a_restart_behind_a_pause_is_seen() -> None:
 def test_the_process_start_decides_where_it_is_told() -> None:
     """Counters that fall in the same process are no restart, and a clock that is adjusted by less than a second is none."""
     assert not track(state(0, started=100.0, generation_tokens=9), state(9, started=100.4, generation_tokens=1)).restarted
+    assert track(state(0, started=100.0, generation_tokens=9), state(9, generation_tokens=1)).restarted, "else the counters do"
     assert track(state(0, started=100.0), state(9, started=101.5)).restarted
 
 
@@ -227,6 +229,26 @@ def test_calm_sequences_are_measured_where_both_are_known() -> None:
     nothing = track(*(told(i * 5.0, running=None, used=None) for i in range(40)), calm=True).baseline
     assert nothing.ready
     assert (nothing.mean_running(), nothing.mean_sequence(), nothing.hit_ratio()) == (UNKNOWN,) * 3
+
+
+def test_calm_hits_are_of_all_that_was_looked_up() -> None:
+    """Steps in which only one of the two is told teach nothing about them."""
+    half = [
+        state(i * 5.0, generation_tokens=i, l1_queried_tokens=i * 10.0, **({} if i > 20 else {"l1_hit_tokens": i * 4.0})) for i in range(30)
+    ]
+    assert track(*half, calm=True).baseline.hit_ratio().exact == pytest.approx(0.4)
+
+
+def test_calm_tokens_are_of_the_time_they_were_told() -> None:
+    """A calm step that counts first tokens alone says nothing about the token rate."""
+    samples = [state(i * 5.0, ttft=(i,) * 4, **({} if i > 20 else {"generation_tokens": i * 50.0})) for i in range(30)]
+    assert track(*samples, calm=True).baseline.token_rate() == exactly(10.0)
+
+
+def test_first_tokens_count_from_their_birth() -> None:
+    """None before, and those of the last sample that told them in a pause."""
+    made = track(state(0), state(5, ttft=(1, 2, 2, 2)), state(10))
+    assert [f.first_tokens for f in made.frames] == [0, 2, 2]
 
 
 def test_a_night_is_not_forgotten_but_fades() -> None:

@@ -89,10 +89,11 @@ def test_a_small_pool_is_saturated_far_below_095() -> None:
 
 
 def test_five_percent_left_saturate_where_states_are_held() -> None:
-    """Held tokens are no usage, yet cannot be taken: 0.9 used with 0.06 held is full."""
-    view = moment(sample(pools=[hbm(900, held=60)]))
-    assert l1.used_ratio.of(view) == exactly(0.9)
+    """Held tokens are no usage, yet cannot be taken: 0.75 used with 0.2 held is full."""
+    view = moment(sample(pools=[hbm(750, held=200)]))
+    assert l1.used_ratio.of(view) == exactly(0.75)
     assert holds(l1.saturated, view, {}) is True
+    assert holds(l1.saturated, moment(sample(pools=[hbm(750, held=199)])), {}) is False
 
 
 def test_saturated_is_unknown_between_the_limits() -> None:
@@ -114,7 +115,7 @@ def test_only_those_who_wait_for_capacity_count(waiting: Amount, for_capacity: A
 def preempted(*counts: float | None, step: float = 5.0, waiting: Amount = 3, used: float = 990) -> list[EngineState]:
     """Samples with these counts of preemptions; None where the scrape lacks the series."""
     return [
-        sample(i * step, pools=[hbm(used)], waiting=waiting, running=4, counters={} if n is None else {"preemptions": n})
+        sample(1000 + i * step, pools=[hbm(used)], waiting=waiting, running=4, counters={} if n is None else {"preemptions": n})
         for i, n in enumerate(counts)
     ]
 
@@ -213,7 +214,7 @@ def test_a_deep_dip_excludes_an_unknown_cap() -> None:
 def test_a_reserve_that_stays_high_is_proof_where_the_cap_is_unknown() -> None:
     """The last admission ratio decays within seconds of decoding; one that stays high is a setting, or follows retractions."""
     steady = (8.0,) * 8
-    assert l1.budget_bound.of(moment(*sglang(steady, cap=None, ratio=0.6))) == TRUE
+    assert l1.budget_bound.of(moment(*sglang(steady, cap=None, ratio=0.5))) == TRUE
     assert l1.budget_bound.of(moment(*sglang(steady, cap=None, ratio=0.4))) == MAYBE
     assert l1.budget_bound.of(moment(*sglang(steady[:5], cap=None, ratio=0.6))) == MAYBE, "for the hold"
 
@@ -287,6 +288,7 @@ def hits(queried: float, hit: float, baseline: bool = True) -> object:  # noqa: 
 
 def test_the_hit_ratio_is_the_windows_own() -> None:
     """Tokens found of those looked up, against the calm share; unknown where nothing was looked up or no calm time is known."""
+    assert hits(1, 1) == (1.0, 2.0)
     assert hits(100, 25) == (0.25, 0.5)
     assert hits(0, 0) == (None, None)
     assert hits(100, 25, baseline=False) == (0.25, None)

@@ -102,6 +102,13 @@ def test_what_reaches_the_tier_of_what_hbm_evicts() -> None:
         sample(at, pools=[hbm(800), host(30)], l1_evicted_tokens=e, l2_written_tokens=w) for at, e, w in ((0, 0, 500), (10, 200, 520))
     ]
     assert l2.write_share.of(moment(*states)) == Interval(0.1, 0.25), "30 tokens of it may be copies"
+    in_bytes = Pool.of("l2", "kv", "bytes", capacity=exactly(1), resident=exactly(1))
+    others = [
+        sample(at, pools=[in_bytes], l1_evicted_tokens=e, l2_written_tokens=w, l3_read_tokens=60)
+        for at, e, w in ((0, 0, 40), (10, 200, 60))
+    ]
+    assert l2.write_share.of(moment(*others)) == Interval(0.1, 0.6), "what was ever written or fetched may be copies, too"
+    assert l2.write_share.of(window(host(1), l1_evicted_tokens=1, l2_written_tokens=9)).lo == 9
     assert l2.write_share.of(window(host(1), l1_evicted_tokens=0, l2_written_tokens=9)) == UNKNOWN
     assert l2.write_share.of(window(host(1), l2_written_tokens=9)) == UNKNOWN
 
@@ -114,6 +121,13 @@ def test_starved_is_a_tenth_evicted_and_less_than_half_written(evicted: float, w
     """By the eviction counter, where there is one."""
     view = window(host(0), l1_evicted_tokens=evicted, l2_written_tokens=written)
     assert holds(l2.write_starved, view, {}) is expected
+
+
+def test_a_pause_of_the_counter_hides_no_copies() -> None:
+    """What had been written before the window counts, although its first sample does not tell it."""
+    states = [sample(0, pools=[host(500)], l1_evicted_tokens=0, l2_written_tokens=400), sample(10, pools=[host(500)], l1_evicted_tokens=0),
+              sample(70, pools=[host(500)], l1_evicted_tokens=200, l2_written_tokens=400)]  # fmt: skip
+    assert l2.write_share.of(moment(*states)) == Interval(0, 2.0)
 
 
 def test_starved_without_an_eviction_counter_is_nothing_written_at_all() -> None:
@@ -223,6 +237,13 @@ def test_a_servers_heartbeat_makes_its_counters_fresh() -> None:
             for i, n in enumerate(counts["l2_store_failures"])
         ]
         assert l2.failed_stores.of(moment(*states)) == expected
+
+
+def test_without_a_heartbeat_twenty_seconds_are_looked_at() -> None:
+    """LMCache in the engine flushes its counters every ten seconds; what failed before that is over."""
+    states = [sample(at, pools=[host(500)], l2_store_failures=n) for at, n in ((0, 0), (20, 3), (40, 3), (41, 3))]
+    assert l2.failed_stores.of(moment(*states[:3])) == ZERO
+    assert l2.failed_stores.of(moment(*states[:2])) == exactly(3)
 
 
 def loads(*, load: float, prefill: float) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_late_is_against_the_calm_time_of_this_engine() -> None:
 
 def test_an_slo_is_high_without_any_calm_time() -> None:
     """A configured SLO is judged at once; without one it says nothing."""
-    assert latency.slo_ratio.of(first_tokens(0, 100, 100, 100, 100, slo=1.0)).lo > 1
+    assert latency.slo_ratio.of(first_tokens(0, 100, 100, 100, 100, slo=0.995)).exact == pytest.approx(2.0)
     assert holds(latency.high, first_tokens(0, 100, 100, 100, 100, slo=1.0), {}) is True
     assert latency.slo_ratio.of(first_tokens(0, 100, 100, 100, 100)) == ZERO
     assert latency.slo_ratio.of(first_tokens(0, 0, 0, 0, 0, slo=1.0)) == UNKNOWN
@@ -58,7 +59,8 @@ def test_an_slo_is_high_without_any_calm_time() -> None:
 def coming(*counts: float | None, step: float = 5.0, waiting: Amount = 2, calm: Baseline | None = None) -> View:
     """Samples with these counts of first tokens; None where the histogram is absent."""
     states = [
-        sample(i * step, waiting=waiting, histograms={} if n is None else {"ttft": histogram(n, n, n, n, n)}) for i, n in enumerate(counts)
+        sample(1000 + i * step, waiting=waiting, histograms={} if n is None else {"ttft": histogram(n, n, n, n, n)})
+        for i, n in enumerate(counts)
     ]
     return moment(*states, baseline=calm)
 
@@ -134,8 +136,8 @@ def pained(  # noqa: PLR0913  each is one way to hurt
         (pained(used=990), False),
         (pained(waiting=3), False),
         (pained(waiting=3, used=990), True),
-        (pained(waiting=3, preemptions=1), True),
-        (pained(preemptions=1), False),
+        (pained(waiting=1, preemptions=1), True),
+        (pained(preemptions=9), False),
         (pained(waiting=3, then=1), True),
         (pained(late=5), True),
         (pained(late=5, calm=False), None),
@@ -153,6 +155,9 @@ def test_a_queue_without_any_first_token_hurts() -> None:
     states = [sample(at, pools=[hbm(300)], waiting=3, preemptions=0, histograms={"ttft": histogram(9, 9, 9, 9, 9)}) for at in (0, 5, 10)]
     assert holds(latency.pain, moment(*states, baseline=calm_time(p99=1.0)), {}) is True
     assert latency.stall_ratio.of(moment(*states, baseline=calm_time(p99=1.0))) == Interval(2.0, math.inf)
+    assert holds(latency.pain, moment(*states[:2], baseline=calm_time(p99=1.0)), {}) is True, "five seconds are enough"
+    nobody = [replace(state, waiting=ZERO) for state in states]
+    assert holds(latency.pain, moment(*nobody, baseline=calm_time(p99=1.0)), {}) is not True, "nobody waits for one"
 
 
 def test_the_baseline_says_what_stands_behind_it() -> None:

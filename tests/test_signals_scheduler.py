@@ -61,6 +61,9 @@ def test_the_token_rate_against_calm_time_is_the_last_fifteen_seconds() -> None:
     """Not the window's: a collapse is seen at once."""
     counts = [(0, 0), (15, 1500), (30, 3000), (45, 3150)]
     view = moment(*(sample(at, generation_tokens=n) for at, n in counts), baseline=calm_time(rate=100.0))
+    late = [(0, 0), (40, 3000), (45, 3100), (50, 3150), (55, 3200)]
+    gap = moment(*(sample(at, generation_tokens=n) for at, n in late), baseline=calm_time(rate=100.0))
+    assert scheduler.token_change.of(gap).known, "a gap before the last fifteen seconds does not matter"
     assert scheduler.token_change.of(view) == exactly(0.1)
     assert scheduler.token_rate.of(view) == exactly(70.0)
 
@@ -119,6 +122,7 @@ def test_frozen_is_time_without_change_against_what_the_engine_may_take() -> Non
     """A minute, 90 seconds for SGLang; nothing is frozen while nothing runs."""
     assert standing(1, 2, 2, 2) == exactly(1.0)
     assert standing(1, 2, 2, 2, engine="sglang").exact == pytest.approx(2 / 3)
+    assert standing(1, 2, 2, 2, engine="lmcache") == exactly(1.0)
     assert standing(2, 2, 3) == ZERO
     assert standing(2, 2, 2, running=0) == ZERO
     assert standing(2, 2, 2, running=None) == UNKNOWN
@@ -152,6 +156,10 @@ def test_sequences_and_how_many_fit() -> None:
     assert scheduler.ceiling.of(idle) == exactly(5)
     nobody = moment(sample(pools=[hbm(0)], running=0, waiting=0))
     assert scheduler.mean_sequence.of(nobody) == UNKNOWN
+    half = moment(
+        *(sample(at, pools=[hbm(0)], running=0, histograms={"prompt": h}) for at, h in ((0, NOTHING), (9, histogram(0, 0, 0, 0, 2))))
+    )
+    assert scheduler.mean_sequence.of(half) == UNKNOWN, "answers are part of it"
     assert scheduler.ceiling.of(nobody) == UNKNOWN
     assert scheduler.ceiling_share.of(nobody) == UNKNOWN
 
@@ -160,6 +168,23 @@ def test_sequences_against_calm_time() -> None:
     """How much longer they have become."""
     assert scheduler.sequence_change.of(moment(sample(pools=[hbm(800)], running=4), baseline=calm_time(sequence=100))) == exactly(2)
     assert scheduler.sequence_change.of(moment(sample(pools=[hbm(800)], running=4))) == UNKNOWN
+
+
+def test_crowded_is_nearly_full_or_just_preempted() -> None:
+    """Nine tenths, or one preemption in the window."""
+    assert holds(scheduler.crowded, moment(sample(0, pools=[hbm(900)])), {}) is True
+    assert holds(scheduler.crowded, window(preemptions=1), {}) is True
+    assert holds(scheduler.crowded, window(preemptions=0), {}) is False
+
+
+def test_unchanging_is_a_minute_or_two_stale_reports() -> None:
+    """Either; what stands still for less is no sign."""
+
+    def unchanging(seconds: float, age: float = 0.0) -> object:
+        states = [sample(at, running=1, fingerprint=7, gauges={"loads_age_seconds": age}) for at in (0.0, seconds)]
+        return holds(scheduler.unchanging, moment(*states), {})
+
+    assert (unchanging(60.0), unchanging(59.0), unchanging(5.0, 5.5), unchanging(5.0, 5.0)) == (True, False, True, False)
 
 
 def test_what_was_computed_twice_is_bounded_from_above() -> None:
@@ -178,7 +203,9 @@ def test_blocks_are_filled_but_for_the_last_of_each_request() -> None:
 
     assert fill(100) == Interval(0.5, 1.0)
     assert fill(100, running_tokens=480) == Interval(0.5, 0.6)
+    assert fill(100, running_tokens=9999) == Interval(0.5, 1.0)
     assert fill(1) == TRUE
+    assert fill(2) == Interval(0.99, 1.0)
     assert scheduler.block_fill.of(moment(sample(pools=[hbm(0)], gauges={"block_size": 16}))) == UNKNOWN
     assert scheduler.block_fill.of(moment(sample(pools=[hbm(800)]))) == UNKNOWN
 
@@ -248,6 +275,8 @@ def test_what_raising_the_memory_fraction_buys() -> None:
     assert scheduler.next_fraction.of(by_pool) == exactly(0.87)
     assert scheduler.kv_growth.of(by_pool).exact == pytest.approx(17 * CAPACITY / 40)
     assert scheduler.more_sequences.of(by_pool).exact == pytest.approx(17 * CAPACITY / 40 / 200)
+    unequal = on(card(), card(total=200, free=40, index=1), memory_fraction=0.7, kv_pool_bytes=40)
+    assert scheduler.kv_growth.of(unequal).exact == pytest.approx(17 * CAPACITY / 40), "each gives what the smaller one can"
     by_token = on(card(index=0), card(index=1), memory_fraction=0.7, kv_bytes_per_token=0.5)
     assert scheduler.kv_growth.of(by_token).exact == pytest.approx(17 * 2 / 0.5)
     assert scheduler.next_fraction.of(on(card(free=60), memory_fraction=0.7)) == exactly(0.95)

@@ -18,7 +18,7 @@ def peer(used: Amount = 300, *, waiting: Amount = 0, running: Amount = 1, asleep
 
 def test_a_spare_peer_has_no_queue() -> None:
     """The least used of those; 1 where nobody has room to spare. A sleeping one, or one whose queue is unknown, is none."""
-    view = moment(sample(), peers=[peer(400), peer(200, waiting=1), peer(100, asleep=True), peer(50, waiting=None)])
+    view = moment(sample(), peers=[peer(700), peer(400), peer(200, waiting=1), peer(100, asleep=True), peer(50, waiting=None)])
     assert topology.spare_peer.of(view) == exactly(0.4)
     assert topology.spare_peer.of(moment(sample(), peers=[peer(200, waiting=1)])) == TRUE
     assert topology.spare_peer.of(moment(sample())) == TRUE

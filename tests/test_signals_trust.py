@@ -33,6 +33,7 @@ def test_the_grace_of_a_starting_target_ends() -> None:
     """After it, one that never answered is down as well."""
     assert holds(trust.down, seen(lost("t", 599.0), failures=9, answered=False), {}) is False
     assert holds(trust.down, seen(lost("t", 600.0), failures=9, answered=False), {}) is True
+    assert holds(trust.down, seen(lost("t", 600.0), failures=9, answered=False, first_tried=1.0), {}) is False
     assert trust.unanswered.of(seen()) == ZERO
     assert (trust.answered.of(seen()), trust.answered.of(seen(answered=False))) == (TRUE, ZERO)
 

@@ -155,6 +155,21 @@ def test_after_pain_calm_time_begins_late() -> None:
     assert seconds == [0.0, 0.0, 10.0, 20.0, 30.0]
 
 
+def test_a_preempting_engine_is_not_calm() -> None:
+    """Even when nobody waits any more."""
+    s = store()
+    for i in range(3):
+        s.add(turn(sample(i * 10.0, target="a", waiting=0, running=1, preemptions=i, pools=[hbm(950)], generation_tokens=i * 9.0)))
+    assert s.snapshot(20.0).owners[0].baseline.seconds == 0
+
+
+def test_ranks_are_in_the_order_of_their_numbers() -> None:
+    """10 after 9; what is no number comes first."""
+    s = store()
+    s.add(turn(*(sample(0.0, target="a", rank=rank) for rank in ("10", "x", "9", "0"))))
+    assert [o.state.rank for o in s.snapshot(0).owners] == ["x", "0", "9", "10"]
+
+
 def test_failures_are_counted_by_reason_for_ever() -> None:
     """And those in a row until the next answer, however many there are."""
     s = store()
