@@ -309,6 +309,17 @@ def test_nothing_wrong_says_what_was_looked_at() -> None:
     )
 
 
+def test_of_several_the_fullest_and_the_newest_count() -> None:
+    """An upper bound is meant, and those who wait add up."""
+    owners = [
+        turn(sample(at, target=t, pools=[hbm(used)], running=1, waiting=1, preemptions=0))
+        for t, at, used in (("t", 9.0, 100), ("u", 0.0, 310))
+    ]
+    spoken = said(*owners, targets=[TARGET, Target("u", "http://u/metrics")], now=9.0)
+    assert spoken.summary == "Nothing fires: 2 pool owners watched, L1 at most 31 % used, 2 requests wait."
+    assert read(spoken)["at"] == iso(1_700_000_009.0)
+
+
 def test_nothing_judged_says_why() -> None:
     """With the failing target's own sentence; before the first turn nothing was scraped."""
     spoken = said(Outcome("t", 0.0, 1.0, 0.1, error=ScrapeError("refused", "cannot connect to t port 8000")))
