@@ -128,14 +128,6 @@ def check_finding(f: Mapping[str, Any], before: Sequence[str]) -> None:
         assert f["rule"] in RULES[f["caused_by"]].causes
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_same_again_is_the_same_byte_for_byte(name: str) -> None:
-    """Nothing in it depends on a clock, a memory address or the order of a set."""
-    before = [json.dumps(to_json(v)) for v in verdicts(name)]
-    verdicts.cache_clear()
-    assert [json.dumps(to_json(v)) for v in verdicts(name)] == before
-
-
 def test_capacity_alone_is_no_content() -> None:
     """A pool of which the scrape measured nothing is null, not [0, capacity]; its capacity is told."""
     (pool,) = read(said(turn(sample(pools=[Pool.of("l2", "kv", "bytes", capacity=exactly(100))]))))["engines"][0]["pools"]
