@@ -8,13 +8,14 @@ ifneq ($(wildcard $(CAPTURES)),)
 export KVWATCH_CAPTURES := $(abspath $(CAPTURES))
 endif
 
-.PHONY: help demo test lint bench render evaluate cases
+.PHONY: help demo test lint bench render pictures evaluate cases
 
 help:
 	@echo "make demo      an engine in trouble, kvwatch and its page on this machine, without a GPU"
 	@echo "make test      lint, rendered files up to date, tests"
 	@echo "make lint      ruff, mypy, import directions"
 	@echo "make render    write alerts, dashboards, runbook and tables anew"
+	@echo "make pictures  the README's pictures, taken anew from the demo"
 	@echo "make bench     what kvwatch costs"
 	@echo "make cases     the acceptance cases in CASES=$(CASES)"
 	@echo "make evaluate  verdicts against the recordings in CAPTURES=$(CAPTURES) and RECORDINGS=FOLDERS"
@@ -46,6 +47,9 @@ test: lint
 
 render: $(INSTALLED)
 	$(BIN)/kvwatch render
+
+pictures: $(INSTALLED)
+	$(BIN)/python -m tests.picture docs
 
 bench: $(INSTALLED)
 	$(BIN)/python -m tests.bench

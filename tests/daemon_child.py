@@ -28,6 +28,11 @@ class Child:
     log_file: Path
 
     @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return self.pages.base_url.netloc.decode()
+
+    @property
     def log(self) -> str:
         """All that it logged so far."""
         return self.log_file.read_text(encoding="utf-8")

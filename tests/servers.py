@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
 
-from tests.daemon_child import PATIENCE_SECONDS, Child, eventually
+from tests.daemon_child import PATIENCE_SECONDS, eventually
 
 LISTENING = re.compile(r"[Ll]istening on.* address=(127\.0\.0\.1:[1-9]\d*)")
 ANY_PORT = "--web.listen-address=127.0.0.1:0"
@@ -49,11 +50,11 @@ def started(log_file: Path, program: str, *arguments: str) -> Iterator[Server]:
 
 
 @contextmanager
-def prometheus(folder: Path, kvwatch: Child, alerting: Mapping[str, object] | None = None) -> Iterator[Server]:
-    """A Prometheus that scrapes one kvwatch; ``alerting`` adds to its configuration."""
+def prometheus(folder: Path, kvwatch: str, alerting: Mapping[str, object] | None = None) -> Iterator[Server]:
+    """A Prometheus that scrapes one kvwatch at HOST:PORT; ``alerting`` adds to its configuration."""
     config = {
         "global": {"scrape_interval": STEP, "scrape_timeout": STEP, "evaluation_interval": STEP},
-        "scrape_configs": [{"job_name": "kvwatch", "static_configs": [{"targets": [kvwatch.pages.base_url.netloc.decode()]}]}],
+        "scrape_configs": [{"job_name": "kvwatch", "static_configs": [{"targets": [kvwatch]}]}],
         **(alerting or {}),
     }
     file = folder / "prometheus.yaml"
@@ -61,6 +62,15 @@ def prometheus(folder: Path, kvwatch: Child, alerting: Mapping[str, object] | No
     arguments = (f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}")
     with started(folder / "prometheus.log", "prometheus", *arguments) as server:
         yield server
+
+
+def over_time(prometheus: Server, expr: str, began: float, ended: float) -> list[Mapping[str, Any]]:
+    """Series that an expression gave between two times (Unix seconds). AssertionError when the expression is refused."""
+    asked = {"query": expr, "start": f"{began:.3f}", "end": f"{ended:.3f}", "step": STEP}
+    answer = prometheus.pages.post("/api/v1/query_range", data=asked).json()
+    assert answer["status"] == "success", f"{expr}: {answer.get('error')}"
+    found: list[Mapping[str, Any]] = answer["data"]["result"]
+    return found
 
 
 @contextmanager

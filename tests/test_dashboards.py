@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from grafana_foundation_sdk.cog import plugins
@@ -29,6 +28,8 @@ from kvwatch.rules import RULES, active
 from kvwatch.store import Snapshot
 from kvwatch.view import Watch
 from tests.daemon_child import eventually
+from tests.panels import PLACE, VARIABLE, Json, filled
+from tests.picture import overview
 from tests.watched import Prometheus, watched_site
 
 ROOT = Path(__file__).parents[1]
@@ -36,14 +37,11 @@ GRID_WIDTH = 24
 LONGEST_WAIT_SECONDS = 50.0
 LOOK_SECONDS = 0.5
 SERIES = re.compile(r"\bkvwatch_[a-z0-9_]+")
-VARIABLE = re.compile(r"\$\{?([a-zA-Z_]\w*)")
-PLACE = re.compile(r"\{\{(\w+)\}\}")
 KEPT = re.compile(r"\bby \(([^()]*)\)")
 MADE = re.compile(r'\), "(\w+)", "[^"]*", "\w+", ')
 SENTENCE = re.compile(r"[.!?](?:\s|$)")
 GIVEN = {"__rate_interval": "5s", "target": ".*", "model": ".*", "rank": ".*"}
 """What the variables are while the tests ask: everything."""
-Json = Mapping[str, Any]
 
 
 def site(folder: Path = ROOT, **thresholds: dict[str, float]) -> Site:
@@ -85,7 +83,7 @@ def asked() -> Iterator[Asked]:
 
 
 def _given(expr: str) -> str:
-    return VARIABLE.sub(lambda m: GIVEN[m[1]], expr)
+    return filled(expr, GIVEN)
 
 
 def exported() -> dict[str, set[str]]:
@@ -317,3 +315,14 @@ def test_the_worst_comes_first(prometheus: Prometheus) -> None:
     assert (flagship["target"], flagship["engine"], flagship["reason"]) == ("sglang", "sglang", "write-starved")
     assert queries.WEIGHTS["critical"] == worst
     assert "critical" not in {RULES[series["rule"]].severity for series in prometheus.series(f"{found} < {worst}")}
+
+
+def test_a_picture_is_made_of_the_answers(prometheus: Prometheus) -> None:
+    """The README's picture of the dashboard comes of what Prometheus answers: every panel of it shows something of the collapse."""
+    given = {**GIVEN, "target": "sglang"}
+
+    def empty() -> list[str]:
+        places = [place for band in overview(prometheus.server, prometheus.began, time.time(), given).subfigs for place in band.subfigs]
+        return [place.get_suptitle() for place in places for axes in place.axes if not axes.get_legend_handles_labels()[1]]
+
+    eventually(lambda: not empty(), lambda: f"without a shape: {empty()}")

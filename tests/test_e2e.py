@@ -135,7 +135,7 @@ def _alerting(folder: Path, kvwatch: Child, webhook: str) -> Iterator[tuple[http
             "rule_files": [str(folder / "alerts" / "kvwatch.rules.yaml"), str(ROOT / "alerts" / "kvwatch-self.rules.yaml")],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [notifier.address]}]}]},
         }
-        with prometheus(folder, kvwatch, alerting) as server:
+        with prometheus(folder, kvwatch.address, alerting) as server:
             yield server.pages, notifier.pages
 
 

@@ -18,7 +18,7 @@ import yaml
 from kvwatch.demo.replay import Incident, Tape, read_incident, replaying
 from kvwatch.recording import Line
 from tests.daemon_child import serving
-from tests.servers import STEP, Server, prometheus
+from tests.servers import Server, over_time, prometheus
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
@@ -47,10 +47,7 @@ class Prometheus:
 
     def series(self, expr: str) -> list[Mapping[str, str]]:
         """Labels of everything an expression gave since it began. AssertionError when the expression is refused."""
-        asked = {"query": expr, "start": f"{self.began:.3f}", "end": f"{time.time():.3f}", "step": STEP}
-        answer = self.server.pages.post("/api/v1/query_range", data=asked).json()
-        assert answer["status"] == "success", f"{expr}: {answer.get('error')}"
-        return [found["metric"] for found in answer["data"]["result"]]
+        return [found["metric"] for found in over_time(self.server, expr, self.began, time.time())]
 
 
 def incidents() -> Mapping[str, Incident]:
@@ -85,7 +82,7 @@ def watched_site(folder: Path) -> Iterator[Prometheus]:
         (folder / "kvwatch.yaml").write_text(yaml.safe_dump(_settings(folder, urls)))
         kvwatch = stack.enter_context(serving(folder, "--config", str(folder / "kvwatch.yaml")))
         began = time.time()
-        yield Prometheus(stack.enter_context(prometheus(folder, kvwatch)), began)
+        yield Prometheus(stack.enter_context(prometheus(folder, kvwatch.address)), began)
 
 
 def _settings(folder: Path, urls: Mapping[str, str]) -> Mapping[str, object]:
