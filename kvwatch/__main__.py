@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -159,7 +160,8 @@ def _serve(args: argparse.Namespace) -> int:
 def _diagnose(args: argparse.Namespace) -> int:
     from kvwatch import diagnosing  # noqa: PLC0415
 
-    printing = diagnosing.Printing(args.output == "json", args.timeline, sys.stdout)
+    columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    printing = diagnosing.Printing(args.output == "json", args.timeline, sys.stdout, columns)
     are_urls = [_is_url(s) for s in args.sources]
     if any(are_urls) and not all(are_urls):
         raise UsageError("URLs and files cannot be judged together: name one kind")

@@ -38,11 +38,12 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Printing:
-    """How verdicts are printed."""
+    """How verdicts are printed; in text with lines folded to the ``columns`` of a terminal, or whole for other programs."""
 
     as_json: bool
     timeline: bool
     out: TextIO
+    columns: int | None = None
 
 
 def watch_of(config: Config, interval: float) -> Watch:
@@ -138,7 +139,7 @@ def _print(verdicts: Iterable[Verdict], printing: Printing) -> int:
         print("kvwatch diagnose: the source holds no scrape; give it a body or a recording with lines", file=sys.stderr)
         return EXIT["unknown"]
     if not printing.timeline:
-        print(json.dumps(to_json(last), indent=1, allow_nan=False) if printing.as_json else to_text(last).rstrip("\n"),
+        print(json.dumps(to_json(last), indent=1, allow_nan=False) if printing.as_json else to_text(last, printing.columns).rstrip("\n"),
               file=printing.out)  # fmt: skip
     for target in last.snapshot.targets:
         if last.status == "unknown" and target.last is not None and target.last.error is not None:

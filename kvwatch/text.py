@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 
 from kvwatch.diagnose import Incident, incidents
 from kvwatch.model import Evidence, Finding, Pool
@@ -15,14 +17,23 @@ from kvwatch.wording import duration, number, printable, show
 BAR = 40
 USED, EVICTABLE, AVAILABLE, HELD, UNSURE = "█", "▒", "·", "▚", "?"
 TIERS = {"l1": "L1 HBM", "l2": "L2 host", "l3": "L3 storage"}
+WIDEST = 120
+"""Columns beyond which a line is folded on the widest terminal: longer ones are hard to read."""
+NARROWEST = 48
+_BESIDE_BAR = 60
+"""Columns that a pool's line takes beside its bar."""
+_TOGETHER = re.compile(r"(?<=\d) (?=(?:%|s|min|h|[KMGT]?i?B)(?![\w-]))|(?<=\S) (?=\d)")
+"""Before a number and before its unit: those stay on the line of what they belong to."""
+_HANGING = 4
 MARKS = {"critical": "CRITICAL", "warning": "WARNING", "ok": "OK", "unknown": "UNKNOWN"}
 
 
-def to_text(said: Verdict) -> str:
-    """Lay out a verdict, a line for each thing that is said."""
+def to_text(said: Verdict, columns: int | None = None) -> str:
+    """Lay out a verdict, a line for each thing that is said, folded to the ``columns`` of a terminal; None keeps lines whole."""
+    width = None if columns is None else max(NARROWEST, min(columns, WIDEST))
     lines = [f"{MARKS[said.status]}  {said.summary}", ""]
     for owner in said.snapshot.owners:
-        lines += [*_owner(owner, said.snapshot.watch.window), ""]
+        lines += [*_owner(owner, said.snapshot.watch.window, _bar_width(width)), ""]
     for incident in incidents(said.findings):
         lines += _incident(incident)
     lacking = dict.fromkeys((f.subject.target, name) for f in said.findings if f.status == "unknown" for name in f.missing)
@@ -32,7 +43,22 @@ def to_text(said: Verdict) -> str:
     lines += _gpus(said)
     while lines and not lines[-1]:
         lines.pop()
-    return "\n".join(map(printable, lines)) + "\n"
+    shown = [printable(line) for line in lines]
+    return "\n".join(shown if width is None else (part for line in shown for part in folded(line, width))) + "\n"
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line in pieces of at most ``width`` columns, the later ones hanging; no flag, path or number with its unit is broken."""
+    if len(line) <= width:
+        return [line]
+    hanging = " " * (len(line) - len(line.lstrip(" ")) + _HANGING)
+    pieces = textwrap.wrap(_TOGETHER.sub("\u00a0", line), width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    return [piece.replace("\u00a0", " ") for piece in pieces]
+
+
+def _bar_width(width: int | None) -> int:
+    """Bars are shorter where the numbers beside them would not fit."""
+    return BAR if width is None else max(BAR // 4, min(BAR, width - _BESIDE_BAR))
 
 
 def _name(target: str, engine: str | None, model: str | None, rank: str | None) -> str:
@@ -40,7 +66,7 @@ def _name(target: str, engine: str | None, model: str | None, rank: str | None) 
     return "  ".join(p for p in parts if p)
 
 
-def _owner(o: OwnerSnapshot, window: float) -> list[str]:
+def _owner(o: OwnerSnapshot, window: float, cells: int) -> list[str]:
     state = o.state
     values = o.judged.values
     lines = [f"{_name(state.target, state.engine, state.model, state.rank)}  [{state_of(o)}]"]
@@ -56,12 +82,12 @@ def _owner(o: OwnerSnapshot, window: float) -> list[str]:
     counts += [f"{label} {show(values[name], unit)}" for label, name, unit in extras if values.get(name, UNKNOWN).known]
     if state.engine != "lmcache":
         lines.append("  " + ", ".join(counts))
-    lines += [line for pool in state.pools for line in _pool(pool)]
+    lines += [line for pool in state.pools for line in _pool(pool, cells)]
     lines += [f"  note {n.code}: {n.text}" for n in notes_of(o, window)]
     return lines
 
 
-def _pool(p: Pool) -> list[str]:
+def _pool(p: Pool, cells: int) -> list[str]:
     label = f"  {TIERS[p.tier]:10} {p.pool:5}"
     if not p.measured:
         return [f"{label} unknown ({show(p.capacity, p.unit)} {p.unit} in all)" if p.capacity.known else f"{label} unknown"]
@@ -77,7 +103,7 @@ def _pool(p: Pool) -> list[str]:
     ratio = p.used_ratio if p.tier == "l1" else p.resident_ratio
     word = "used" if p.tier == "l1" else "resident"
     share = f"{show(ratio, 'ratio')} {word}" if ratio.known else f"{word} share unknown"
-    return [f"{label} {bar(p)} {share}{whole}", f"{'':18} {numbers}"]
+    return [f"{label} {bar(p, cells)} {share}{whole}", f"{'':18} {numbers}"]
 
 
 def bar(p: Pool, width: int = BAR) -> str:

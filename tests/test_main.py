@@ -23,6 +23,7 @@ from kvwatch.__main__ import main
 from kvwatch.rules import RULES
 from tests.loopback import server
 from tests.pages import Pages, vllm
+from tests.terminal import on_a_terminal
 
 DATA = Path(__file__).parent / "data"
 CALM, FULL = (str(DATA / "vllm" / name) for name in ("0.9.prom", "0.32-dp2.prom"))
@@ -221,6 +222,17 @@ def test_the_same_input_is_the_same_verdict_byte_for_byte(incident: str) -> None
     first = run("1")
     assert first.count(b"\n") == 73
     assert run("2") == first
+
+
+def test_in_a_pipe_each_thing_is_one_line_whatever_the_terminal(incident: str) -> None:
+    """For grep, and for the same bytes everywhere; on the terminal itself it is folded."""
+    command = [sys.executable, "-m", "kvwatch", "diagnose", incident]
+    narrow = {**os.environ, "COLUMNS": "60"}
+    whole = subprocess.run(command, env=narrow, stdout=subprocess.PIPE, check=False, timeout=60, text=True).stdout.splitlines()
+    (why,) = (line for line in whole if line.startswith("  Why: "))
+    assert len(why) > 120
+    _, shown = on_a_terminal(command, Path.cwd(), 60)
+    assert max(map(len, shown.splitlines())) <= 60
 
 
 def lines(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,11 @@ import pytest
 from kvwatch.__main__ import build_parser
 from kvwatch.config import ENVIRONMENT, describe, load
 from kvwatch.rules import RULES, names
+from tests.terminal import on_a_terminal
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WIDTH = 118
 
 
 def blocks(language: str) -> list[str]:
@@ -42,28 +41,19 @@ def test_every_command_parses(line: str) -> None:
     build_parser().parse_args(words)
 
 
-def wrapped(text: str) -> str:
-    """The output with its long lines folded, as the manual shows it."""
-    folded = []
-    for line in text.splitlines():
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        folded += textwrap.wrap(line, WIDTH, subsequent_indent=indent) if len(line) > WIDTH else [line]
-    return "\n".join(line.rstrip() for line in folded) + "\n"
-
-
 def test_the_example_is_what_kvwatch_prints(tmp_path: Path) -> None:
-    """The recording made by the manual's own commands gives the manual's own output and the exit code that it names."""
+    """The manual's own recording gives the manual's own output, on a terminal as wide as it says, and the exit code it names."""
     (making,) = (text for text in blocks("sh") if "mkdir -p incident" in text)
     subprocess.run(
         ["bash", "-euc", making.replace("kvwatch/demo", str(ROOT / "kvwatch/demo")).split("\nkvwatch ")[0]], cwd=tmp_path, check=True
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "kvwatch", "diagnose", "incident"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    ((prompt, shown),) = (text.split("\n", 1) for text in blocks("console") if text.startswith("$ kvwatch diagnose incident"))
-    lines = done.stdout.splitlines()[: int(prompt.rpartition(" ")[2])]
-    assert shown == wrapped("\n".join(lines))
-    assert (done.returncode, done.stderr) == (2, "")
+    (columns,) = re.findall(r"a terminal of (\d+) columns", README)
+    code, output = on_a_terminal([sys.executable, "-m", "kvwatch", "diagnose", "incident"], tmp_path, int(columns))
+    ((_, shown),) = (text.split("\n", 1) for text in blocks("console") if text.startswith("$ kvwatch diagnose incident"))
+    beginning, more, rest = shown.rpartition("  ...\n")
+    assert (more, rest) == ("  ...\n", "")
+    assert output[: len(beginning)] == beginning
+    assert code == 2
 
 
 @pytest.mark.parametrize("text", [text for text in blocks("yaml") if re.search("^targets:", text, re.MULTILINE)])

@@ -16,7 +16,7 @@ from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
 from kvwatch.report import Verdict, verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
-from kvwatch.text import AVAILABLE, BAR, EVICTABLE, HELD, UNSURE, USED, bar, to_text
+from kvwatch.text import AVAILABLE, BAR, EVICTABLE, HELD, UNSURE, USED, bar, folded, to_text
 from kvwatch.units import parse_duration
 from kvwatch.view import Watch
 from kvwatch.wording import duration, fill, number, places, show, without_places
@@ -57,6 +57,29 @@ def test_whatever_was_recorded_reads_well(name: str) -> None:
         assert {len(drawn) for drawn in bars} <= {BAR}
         for f in spoken.findings:
             assert (f.rule in text) is (f.status != "unknown")
+
+
+@pytest.mark.parametrize("columns", [1, 60, 80, 100, 500])
+def test_on_a_terminal_lines_are_folded(columns: int) -> None:
+    """To its width, between 48 and 120 columns; the later pieces hang, nothing is lost, bars shrink before they break."""
+    spoken = verdicts("sglang-hicache")[-1]
+    whole, lines = to_text(spoken), to_text(spoken, columns).splitlines()
+    assert max(map(len, lines)) <= max(48, min(columns, 120))
+    words = [[w for w in text.split() if not w.startswith("[")] for text in (whole, "\n".join(lines))]
+    assert words[0] == words[1]
+    bars = [line for line in lines if re.search("[█▒·?]{4}", line)]
+    assert all(re.search(r"\[[█▒·?]{10,40}\] \d", line) for line in bars)
+    at = next(i for i, line in enumerate(lines) if line.startswith("  Why: "))
+    assert re.match(r" {6}\S", lines[at + 1])
+
+
+@pytest.mark.parametrize("together", ["--max-num-batched-tokens", "/models/llama-3.1/config.json", "0.35 s", "98 %", "33.5 GiB", "about 9"])
+@given(st.integers(0, 60))
+def test_what_is_read_or_copied_as_one_is_not_broken(together: str, at: int) -> None:
+    """Flags, paths, numbers with their units and with the word before them, wherever the fold falls."""
+    pieces = folded(f"  {'x ' * at}{together} {'y ' * 60}".rstrip(), 60)
+    assert len(pieces) > 1
+    assert sum(together in piece for piece in pieces) == 1
 
 
 def test_a_finding_is_told_once_with_all_it_needs() -> None:
