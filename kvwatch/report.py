@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 from kvwatch.diagnose import Case, Incident, findings, incidents, status_of
 from kvwatch.model import Finding, GpuReading, Note, Pool, Subject
-from kvwatch.quantity import UNKNOWN, Interval
+from kvwatch.quantity import UNKNOWN, ZERO, Interval
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.store import OwnerSnapshot, Snapshot, TargetSnapshot
+from kvwatch.wording import show
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 QUEUES = ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_queue",
@@ -61,11 +62,12 @@ def _summary(snapshot: Snapshot, found: Sequence[Finding], fresh: Sequence[Owner
             detail = first_failed.last.error.detail if first_failed.last is not None and first_failed.last.error is not None else ""
             return f"Nothing could be judged. {first_failed.target.name}: {detail}"
         return "Nothing was scraped yet."
-    waiting = sum(o.state.waiting.lo for o in fresh)
+    queues = [o.state.waiting for o in fresh if o.state.waiting.known]
+    queued = f", {show(sum(queues, ZERO), 'requests')} requests wait" if queues else ""
     used = [o.judged.values.get("l1_used_ratio", UNKNOWN) for o in fresh]
     fullest = max((u.hi for u in used if u.known), default=None)
     level = "" if fullest is None else f", L1 at most {min(fullest, 1.0) * 100:.0f} % used"
-    return f"Nothing fires: {len(fresh)} pool owner{'s' if len(fresh) != 1 else ''} watched{level}, {waiting:.0f} requests wait."
+    return f"Nothing fires: {len(fresh)} pool owner{'s' if len(fresh) != 1 else ''} watched{level}{queued}."
 
 
 def where_of(incident: Incident) -> str:

@@ -56,7 +56,7 @@ class View:
     server: Track | None = None
     gpus: tuple[GpuState, ...] | None = None
     outcome: Outcome | None = None
-    read: dict[str, Interval] = field(default_factory=dict)
+    read: dict[str, Interval | None] = field(default_factory=dict)
     spans: dict[float, Span] = field(default_factory=dict)
 
     @property
@@ -102,7 +102,7 @@ class View:
                 return
             yield frame
 
-    def value(self, name: str, reader: Callable[[View], Interval]) -> Interval:
+    def value(self, name: str, reader: Callable[[View], Interval | None]) -> Interval | None:
         """Read a signal once."""
         if name not in self.read:
             self.read[name] = reader(self)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from kvwatch.model import EngineState, GpuProcess, GpuReading, GpuState, Missing, Note, NvmlState, Outcome, Pool, ScrapeError, Target
-from kvwatch.quantity import Interval, Op, exactly
+from kvwatch.quantity import Interval, Op, at_least, exactly
 from kvwatch.report import Verdict, iso, plain, state_of, to_json, verdict
 from kvwatch.rules import RULES, active
 from kvwatch.store import Store
 from kvwatch.view import Watch
 from tests.recorded import NAMES, verdicts
-from tests.samples import hbm, host, lost, sample, turn
+from tests.samples import Amount, hbm, host, lost, sample, turn
 
 TARGET = Target("t", "http://t:8000/metrics")
 POOL_KEYS = {"tier", "pool", "unit", "capacity", "used", "evictable", "available", "held", "reclaimable", "resident", "used_ratio",
@@ -299,6 +299,14 @@ def test_nothing_wrong_says_what_was_looked_at() -> None:
     assert said(turn(sample(pools=[hbm(310)], running=1, waiting=0, preemptions=0))).summary == (
         "Nothing fires: 1 pool owner watched, L1 at most 31 % used, 0 requests wait."
     )
+
+
+@pytest.mark.parametrize(
+    ("waiting", "end"), [(None, "L1 at most 31 % used."), (Interval(0, 4), "0-4 requests wait."), (at_least(3), ">= 3 requests wait.")]
+)
+def test_a_queue_that_is_not_told_is_no_empty_one(waiting: Amount, end: str) -> None:
+    """The summary counts what is known to wait, as far as it is known."""
+    assert said(turn(sample(pools=[hbm(310)], running=1, waiting=waiting, preemptions=0))).summary.endswith(end)
 
 
 def test_of_several_the_fullest_and_the_newest_count() -> None:

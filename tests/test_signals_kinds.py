@@ -112,6 +112,18 @@ def test_a_signal_is_read_once_a_moment() -> None:
     assert len(calls) == 1
 
 
+def test_of_what_is_not_there_no_comparison_holds() -> None:
+    """No tier is neither full nor empty, and nobody is asked what is missing; of what is only unknown it stays open."""
+    absent = Signal("absent", "ratio", "", lambda _view: None)
+    view = moment(sample())
+    for term in (absent > 0, absent >= 0, absent < 1, absent <= 1, absent.is_(0)):
+        assert holds(term, view, {}) is False
+        assert not list(evidence(term, view, {}))
+        assert not list(undecided(term, view, {}))
+    assert absent.of(view) == UNKNOWN
+    assert holds(Condition("either", "", "any", (absent > 0, A > 0)), with_values(a=UNKNOWN), {}) is None
+
+
 ALL: tuple[Signal | TargetSignal, ...] = (*SIGNALS, *TARGET_SIGNALS)
 EVERY = (*CONDITIONS, *TARGET_CONDITIONS)
 

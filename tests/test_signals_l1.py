@@ -40,7 +40,15 @@ def test_without_pools_nothing_is_known() -> None:
     view = moment(sample())
     quantities = (l1.used_ratio, l1.full_used_ratio, l1.reclaimable_ratio, l1.resident_ratio, l1.evictable_ratio, l1.session_ratio)
     assert [signal.of(view) for signal in quantities] == [UNKNOWN] * 6
-    assert l1.side_used_ratio.of(view) == ZERO
+    assert l1.side_used_ratio.told(view) is None
+
+
+def test_where_no_prompt_is_told_nobody_says_what_the_next_request_lacks() -> None:
+    """Whether prompts are not exported or none ended in the window: no number, and a pool with room is not full by it."""
+    for told in ({}, PROMPTS):
+        view = moment(*(sample(at, pools=[hbm(500)], histograms=told) for at in (0, 10)))
+        assert l1.shortfall.told(view) is None
+        assert holds(l1.saturated, view, {}) is False
 
 
 def test_the_split_of_what_is_free_stays_open() -> None:

@@ -50,7 +50,7 @@ def test_what_is_not_known_of_its_occupancy() -> None:
     assert l2.uncertainty.of(tier(host(Interval(100, 600)))) == exactly(0.5)
     assert l2.uncertainty.of(tier(host(300))) == ZERO
     assert l2.uncertainty.of(tier(facts=HICACHE)) == exactly(1.0)
-    assert l2.uncertainty.of(tier(hbm(1))) == ZERO
+    assert l2.uncertainty.told(tier(hbm(1))) is None
     assert holds(l2.unobservable, tier(host(Interval(100, 700))), {}) is True
     assert holds(l2.unobservable, tier(host(Interval(100, 600))), {}) is False
 
@@ -137,7 +137,7 @@ def test_starved_without_an_eviction_counter_is_nothing_written_at_all() -> None
     assert holds(l2.write_starved, starved, {}) is True
     assert holds(l2.write_starved, window(host(0), computed_prompt_tokens=500, l2_written_bytes=1), {}) is not True
     assert l2.unwritten_prompts.of(window(host(0), prompt_tokens=500)) == UNKNOWN
-    assert l2.unwritten_prompts.of(window(host(0), prompt_tokens=500, l1_evicted_tokens=0)) == ZERO
+    assert l2.unwritten_prompts.told(window(host(0), prompt_tokens=500, l1_evicted_tokens=0)) is None
 
 
 def test_an_engine_without_a_tier_starves_none() -> None:
@@ -183,18 +183,20 @@ def test_before_hbm_was_evicted_whole_it_serves_the_hits_alone() -> None:
     """By the eviction counter where there is one; else by writes in every interval."""
     assert l2.turnover.of(long(300, l1_evicted_tokens=CAPACITY)) == exactly(1)
     assert holds(l2.never_read, long(300, l1_evicted_tokens=CAPACITY / 2), {}) is False
-    assert l2.turnover.of(long(300)) == TRUE
-    assert l2.turnover.of(long(300, written=0)) == ZERO
+    assert l2.written_steadily.told(long(300, l1_evicted_tokens=CAPACITY)) is None
+    assert l2.turnover.told(long(300)) is None
+    assert l2.written_steadily.of(long(300)) == TRUE
+    assert l2.written_steadily.of(long(300, written=0)) == ZERO
     assert l2.turnover.of(moment(sample(pools=[hbm(1)], l1_evicted_tokens=5))) == exactly(5 / CAPACITY)
     assert l2.turnover.of(moment(sample(l1_evicted_tokens=5))) == UNKNOWN
-    assert l2.turnover.of(moment(sample(), sample(5))) == UNKNOWN
+    assert l2.written_steadily.of(moment(sample(), sample(5))) == UNKNOWN
 
 
 def test_the_fullest_pool_beside_the_kv() -> None:
-    """Host states; 0 where there are none."""
+    """Host states; nothing where there are none."""
     states = Pool.of("l2", "mamba", "slots", capacity=exactly(10), resident=exactly(9))
     assert l2.side_resident.of(tier(host(100), states)) == exactly(0.9)
-    assert l2.side_resident.of(tier(host(100))) == ZERO
+    assert l2.side_resident.told(tier(host(100))) is None
 
 
 def test_pinned_is_what_is_reported_or_what_is_used() -> None:
@@ -202,14 +204,14 @@ def test_pinned_is_what_is_reported_or_what_is_used() -> None:
     assert l2.pinned_ratio.of(tier(host(500, used=200))) == exactly(0.2)
     assert l2.pinned_ratio.of(tier(host(500), l2_pinned_ratio=0.4)) == exactly(0.4)
     assert l2.pinned_ratio.of(tier(facts=HICACHE)) == UNKNOWN
-    assert l2.pinned_ratio.of(tier(hbm(1))) == ZERO
+    assert l2.pinned_ratio.told(tier(hbm(1))) is None
 
 
 def test_only_lmcache_holds_by_pins() -> None:
     """Transfers of other tiers pin for moments; that is no held pool."""
     pinned = host(500, used=200)
     assert l2.held_ratio.of(tier(pinned, facts={"l2_kind": "lmcache"})) == exactly(0.2)
-    assert l2.held_ratio.of(tier(pinned, facts=HICACHE)) == ZERO
+    assert l2.held_ratio.told(tier(pinned, facts=HICACHE)) is None
     assert holds(l2.held, tier(hbm(500), pinned, facts={"l2_kind": "lmcache"}), {}) is True
 
 
@@ -270,7 +272,7 @@ def test_requests_that_pile_up_behind_loads() -> None:
     assert holds(l2.slow_loads, queue(4, 8), {}) is True
     assert holds(l2.slow_loads, queue(4, 9), {}) is not True
     assert holds(l2.slow_loads, queue(3, 3), {}) is not True
-    assert l2.fetching_share.of(queue(0, 0)) == ZERO
+    assert l2.fetching_share.told(queue(0, 0)) is None
     assert l2.fetching_share.of(queue(None, 5)) == UNKNOWN
     assert l2.fetching_share.of(queue(3, None)) == UNKNOWN
 

@@ -52,7 +52,7 @@ def test_an_slo_is_high_without_any_calm_time() -> None:
     """A configured SLO is judged at once; without one it says nothing."""
     assert latency.slo_ratio.of(first_tokens(0, 100, 100, 100, 100, slo=0.995)).exact == pytest.approx(2.0)
     assert holds(latency.high, first_tokens(0, 100, 100, 100, 100, slo=1.0), {}) is True
-    assert latency.slo_ratio.of(first_tokens(0, 100, 100, 100, 100)) == ZERO
+    assert latency.slo_ratio.told(first_tokens(0, 100, 100, 100, 100)) is None
     assert latency.slo_ratio.of(first_tokens(0, 0, 0, 0, 0, slo=1.0)) == UNKNOWN
 
 

@@ -131,15 +131,15 @@ def test_frozen_is_time_without_change_against_what_the_engine_may_take() -> Non
 def test_a_load_report_is_stale_in_two_scrapes_only() -> None:
     """One late report is a hiccup; without running requests, or without reports, nothing is stale."""
 
-    def stale(*ages: Amount, running: Amount = 1) -> Interval:
+    def stale(*ages: Amount, running: Amount = 1) -> Interval | None:
         states = [sample(i * 5.0, running=running, gauges={} if a is None else {"loads_age_seconds": a}) for i, a in enumerate(ages)]
-        return scheduler.stale_loads.of(moment(*states))
+        return scheduler.stale_loads.told(moment(*states))
 
     assert stale(9, 6) == exactly(6)
     assert stale(1, 6) == exactly(1)
-    assert stale(6) == ZERO
-    assert stale(9, 6, running=0) == ZERO
-    assert stale(None, 6) == ZERO
+    assert stale(6) is None
+    assert stale(9, 6, running=0) is None
+    assert stale(None, 6) is None
 
 
 def test_sequences_and_how_many_fit() -> None:

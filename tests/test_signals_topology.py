@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvwatch.history import Frame
 from kvwatch.model import EngineState
-from kvwatch.quantity import TRUE, UNKNOWN, ZERO, Interval, at_least, exactly
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly
 from kvwatch.signals import topology
 from kvwatch.signals.kinds import holds
 from tests.samples import Amount, hbm, moment, sample, track
@@ -17,20 +17,20 @@ def peer(used: Amount = 300, *, waiting: Amount = 0, running: Amount = 1, asleep
 
 
 def test_a_spare_peer_has_no_queue() -> None:
-    """The least used of those; 1 where nobody has room to spare. A sleeping one, or one whose queue is unknown, is none."""
+    """The least used of those, if there is one. A sleeping one, or one whose queue is unknown, is none."""
     view = moment(sample(), peers=[peer(700), peer(400), peer(200, waiting=1), peer(100, asleep=True), peer(50, waiting=None)])
     assert topology.spare_peer.of(view) == exactly(0.4)
-    assert topology.spare_peer.of(moment(sample(), peers=[peer(200, waiting=1)])) == TRUE
-    assert topology.spare_peer.of(moment(sample())) == TRUE
+    assert topology.spare_peer.told(moment(sample(), peers=[peer(200, waiting=1)])) is None
+    assert topology.spare_peer.told(moment(sample())) is None
     assert topology.spare_peer.of(moment(sample(), peers=[peer(None)])) == Interval(0.0, 1.0)
 
 
 def test_peers_stand_still_only_all_together() -> None:
-    """The shortest time without a token among them; 0 without peers, unknown where one does not say."""
+    """The shortest time without a token among them; nothing without peers, unknown where one does not say."""
     assert topology.peers_tokenless.of(moment(sample(), peers=[peer(tokenless=exactly(30)), peer(tokenless=at_least(12))])) == Interval(
         12, 30
     )
-    assert topology.peers_tokenless.of(moment(sample())) == ZERO
+    assert topology.peers_tokenless.told(moment(sample())) is None
     assert topology.peers_tokenless.of(moment(sample(), peers=[peer(tokenless=exactly(30)), peer()])) == Interval(0, 30)
 
 

@@ -244,15 +244,15 @@ def test_peers_serve_the_same_model_and_are_fresh() -> None:
     """Of another target, too; not of another engine or model, and not one that was last seen long ago."""
     me = sample(50.0, target="b", pools=[hbm(900)], waiting=3)
     assert spare_peer(sample(50.0, target="a", pools=[hbm(200)], waiting=0), me) == 0.2
-    assert spare_peer(sample(10.0, target="a", pools=[hbm(200)], waiting=0), me) == 1.0
-    assert spare_peer(sample(50.0, target="a", model="n", pools=[hbm(200)], waiting=0), me) == 1.0
-    assert spare_peer(sample(50.0, target="a", engine="sglang", pools=[hbm(200)], waiting=0), me) == 1.0
+    assert spare_peer(sample(10.0, target="a", pools=[hbm(200)], waiting=0), me) is None
+    assert spare_peer(sample(50.0, target="a", model="n", pools=[hbm(200)], waiting=0), me) is None
+    assert spare_peer(sample(50.0, target="a", engine="sglang", pools=[hbm(200)], waiting=0), me) is None
 
 
 def test_without_a_model_only_ranks_of_the_target_are_peers() -> None:
     """Two engines that do not name their model may serve different ones."""
     me = sample(50.0, target="b", model=None, pools=[hbm(900)], waiting=3)
-    assert spare_peer(sample(50.0, target="a", model=None, pools=[hbm(200)], waiting=0), me) == 1.0
+    assert spare_peer(sample(50.0, target="a", model=None, pools=[hbm(200)], waiting=0), me) is None
     assert spare_peer(sample(50.0, target="b", model=None, rank="1", pools=[hbm(200)], waiting=0), me) == 0.2
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kvwatch.model import Evidence
-from kvwatch.quantity import ZERO, Interval, Op, Truth, all_of, any_of, negate, truth
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, Op, Truth, all_of, any_of, negate, truth
 from kvwatch.view import TargetView, View
 
 Scope = Literal["owner", "target"]
@@ -24,6 +24,7 @@ Limits = Mapping[str, float]
 class Signal:
     """A named number about a pool owner.
 
+    ``read`` gives None where there is no such thing (no host tier, no SLO, no peer): nothing is exported then, and no comparison holds.
     ``kept`` ones stay in the history, for the page and for rules that look back. ``bounded`` ones are often known only as an interval; they
     are exported with ``_min`` and ``_max`` beside the exact value, and those are what their alerts compare.
     """
@@ -31,15 +32,20 @@ class Signal:
     name: str
     unit: SignalUnit
     help: str
-    read: Callable[[View], Interval]
+    read: Callable[[View], Interval | None]
     kept: bool = False
     bounded: bool = False
 
     scope: Scope = "owner"
 
-    def of(self, view: View) -> Interval:
-        """Read it, once per moment."""
+    def told(self, view: View) -> Interval | None:
+        """Read it, once per moment; None where there is no such thing."""
         return view.value(self.name, self.read)
+
+    def of(self, view: View) -> Interval:
+        """The same as a quantity: of what is not there nothing is known."""
+        told = self.told(view)
+        return UNKNOWN if told is None else told
 
     def __ge__(self, limit: float) -> Term:
         """``signal >= limit`` is a term."""
@@ -123,18 +129,19 @@ Node = Term | Condition
 def holds(node: Node, view: View | TargetView, limits: Limits) -> Truth:
     """Whether a node is true of the moment, with the rule's own limits."""
     if isinstance(node, Term):
-        return _value(node, view).compare(node.op, node.limit_in(limits))
+        value = _value(node, view)
+        return value is not None and value.compare(node.op, node.limit_in(limits))
     truths = [holds(part, view, limits) for part in node.parts]
     joined = all_of(truths) if node.how == "all" else any_of(truths) if node.how == "any" else negate(any_of(truths))
     return all_of([joined, *(holds(part, view, limits) for part in node.also)]) if node.also else joined
 
 
-def _value(term: Term, view: View | TargetView) -> Interval:
+def _value(term: Term, view: View | TargetView) -> Interval | None:
     if isinstance(term.signal, TargetSignal):
         if isinstance(view, TargetView):
             return term.signal.of(view)
     elif isinstance(view, View):
-        return term.signal.of(view)
+        return term.signal.told(view)
     msg = f"{term.signal.name} is a signal of a {term.signal.scope}"
     raise TypeError(msg)
 
@@ -153,7 +160,9 @@ def evidence(node: Node, view: View | TargetView, limits: Limits) -> Iterator[Ev
     if holds(node, view, limits) is not True:
         return
     if isinstance(node, Term):
-        yield Evidence(node.signal.name, _value(node, view), node.op, node.limit_in(limits), node.signal.unit)
+        value = _value(node, view)
+        if value is not None:
+            yield Evidence(node.signal.name, value, node.op, node.limit_in(limits), node.signal.unit)
         return
     for part in node.parts:
         if node.how == "none":

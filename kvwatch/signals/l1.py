@@ -50,9 +50,9 @@ def _full_used_ratio(view: View) -> Interval:
     return UNKNOWN if pool is None else pool.used_ratio
 
 
-def _side_used_ratio(view: View) -> Interval:
+def _side_used_ratio(view: View) -> Interval | None:
     side = [p.used_ratio for p in view.l1_pools() if p.pool != "full"]
-    return _most(side) if side else ZERO
+    return _most(side) if side else None
 
 
 def free_ratio(pool: Pool) -> Interval:
@@ -78,11 +78,11 @@ def _evictable_ratio(view: View) -> Interval:
     return (pool.evictable / pool.capacity).capped(1.0)
 
 
-def _shortfall(view: View) -> Interval:
-    """Tokens the next request lacks, by the mean prompt of the window."""
+def _shortfall(view: View) -> Interval | None:
+    """Tokens the next request lacks, by the mean prompt of the window; None where no prompt of the window is told."""
     pool, prompt = _full(view), view.window().mean("prompt")
     if pool is None or pool.unit != "tokens" or prompt.exact is None:
-        return ZERO
+        return None
     block = view.gauge("block_size").exact
     need = prompt.exact if not block else math.ceil(prompt.exact / block) * block
     return exactly(need) - pool.reclaimable if pool.reclaimable.known else UNKNOWN
@@ -197,14 +197,14 @@ def _session_ratio(view: View) -> Interval:
     pool = _full(view)
     if pool is None or pool.capacity.lo == 0 or not pool.measured:
         return UNKNOWN
-    sessions = view.state.gauges.get("session_held_tokens", ZERO)
+    sessions = view.state.gauges.get("session_held_tokens", ZERO)  # exported with --enable-streaming-session only
     return ((pool.held + sessions) / pool.capacity).capped(1.0)
 
 
 used_ratio = Signal("l1_used_ratio", "ratio", "used share of the binding pool in HBM", _used_ratio, kept=True)
 full_used_ratio = Signal("l1_full_used_ratio", "ratio", "used share of the full-attention pool in HBM", _full_used_ratio)
 side_used_ratio = Signal(
-    "l1_side_used_ratio", "ratio", "used share of the fullest sliding-window or state pool; 0 without one", _side_used_ratio
+    "l1_side_used_ratio", "ratio", "used share of the fullest sliding-window or state pool, if there is one", _side_used_ratio
 )
 reclaimable_ratio = Signal("l1_reclaimable_ratio", "ratio", "share of the binding pool that admission can still get", _reclaimable_ratio)
 resident_ratio = Signal("l1_resident_ratio", "ratio", "share of the pool in HBM that holds data", _resident_ratio, kept=True, bounded=True)
@@ -212,7 +212,7 @@ evictable_ratio = Signal("l1_evictable_ratio", "ratio", "share of the pool in HB
 shortfall = Signal(
     "l1_shortfall_tokens",
     "tokens",
-    "what the next request lacks, by the window's mean prompt; 0 where prompts are not exported",
+    "what the next request lacks, by the window's mean prompt, if prompts are told",
     _shortfall,
 )
 waiting = Signal("requests_waiting", "requests", "requests that wait for capacity", _waiting, kept=True)

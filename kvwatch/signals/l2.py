@@ -6,7 +6,7 @@ import itertools
 import math
 
 from kvwatch.model import EngineState, Pool
-from kvwatch.quantity import TRUE, UNKNOWN, ZERO, Interval, at_least, exactly, truth
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly, truth
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -32,10 +32,10 @@ def _resident_ratio(view: View) -> Interval:
     return ZERO if pool.resident.hi == 0 and pool.measured else pool.resident_ratio
 
 
-def _uncertainty(view: View) -> Interval:
-    """How much of the tier's occupancy is unknown; 0 where there is no such tier."""
+def _uncertainty(view: View) -> Interval | None:
+    """How much of the tier's occupancy is unknown."""
     if _present(view) == ZERO:
-        return ZERO
+        return None
     ratio = _resident_ratio(view)
     return exactly(min(1.0, ratio.hi) - ratio.lo)
 
@@ -77,10 +77,10 @@ def _write_share(view: View) -> Interval:
     return Interval(written / evicted, (written + min(copies, default=math.inf)) / evicted)
 
 
-def _unwritten_prompts(view: View) -> Interval:
+def _unwritten_prompts(view: View) -> Interval | None:
     """Prompt tokens computed while nothing was written; only where evictions are not counted."""
     if "l1_evicted_tokens" in view.state.counters:
-        return ZERO
+        return None
     computed = next((g for n in ("computed_prompt_tokens", "prompt_tokens") if (g := view.window().increase(n)) is not None), None)
     asked = view.l2_increase("l2_store_requests", "l2_written_tokens", "l2_written_bytes")
     if computed is None or asked is None:
@@ -119,38 +119,45 @@ def _repeats_lately(view: View) -> Interval:
     return at_least(max(known)) if known else UNKNOWN
 
 
-def _turnover(view: View) -> Interval:
-    """How often L1 was evicted whole since the engine started; where evictions are not counted, 1 when L2 was written in every interval."""
+def _turnover(view: View) -> Interval | None:
+    """How often L1 was evicted whole since the engine started; only where evictions are counted."""
     pool, evicted = view.state.pool("l1", "full"), view.state.counters.get("l1_evicted_tokens")
-    if evicted is not None:
-        return exactly(evicted) / pool.capacity if pool is not None and pool.capacity.lo > 0 else UNKNOWN
+    if evicted is None:
+        return None
+    return exactly(evicted) / pool.capacity if pool is not None and pool.capacity.lo > 0 else UNKNOWN
+
+
+def _written_steadily(view: View) -> Interval | None:
+    """Whether L2 was written in every interval of five minutes; only where evictions are not counted, as a sign that L1 passes on."""
+    if "l1_evicted_tokens" in view.state.counters:
+        return None
     span = view.l2_track().span(LONG_SECONDS)
     for name in WRITTEN:
         if span.judged and name in span.frames[-1].state.counters:
             counts = [f.counters.get(name, 0.0) for f in span.frames]
-            return TRUE if all(b > a for a, b in itertools.pairwise(counts)) else ZERO
+            return truth(all(b > a for a, b in itertools.pairwise(counts)))
     return UNKNOWN
 
 
-def _side_resident(view: View) -> Interval:
-    """Resident share of the fullest host pool beside the KV one; 0 without one."""
+def _side_resident(view: View) -> Interval | None:
+    """Resident share of the fullest host pool beside the KV one."""
     side = [p.resident_ratio for p in view.l2_track().frames[-1].state.pools if p.tier == "l2" and p.pool != "kv"]
-    return Interval(max(r.lo for r in side), max(r.hi for r in side)) if side else ZERO
+    return Interval(max(r.lo for r in side), max(r.hi for r in side)) if side else None
 
 
-def _pinned(view: View) -> Interval:
+def _pinned(view: View) -> Interval | None:
     """Share of L2 that is pinned."""
     pool = view.l2_pool()
     if pool is None or not pool.measured:
-        return ZERO if _present(view) == ZERO else UNKNOWN
+        return None if _present(view) == ZERO else UNKNOWN
     reported = view.l2_track().frames[-1].state.gauges.get("l2_pinned_ratio", UNKNOWN)
     return reported if reported.known else pool.used_ratio
 
 
-def _held(view: View) -> Interval:
+def _held(view: View) -> Interval | None:
     """Share of an LMCache tier that is pinned for loads; transfers of other tiers pin for moments and are none."""
     if not view.state.facts.get("l2_kind", "").startswith("lmcache") and view.server is None:
-        return ZERO
+        return None
     return _pinned(view)
 
 
@@ -178,11 +185,11 @@ def _load_cost(view: View) -> Interval:
     return (mean_load * exactly(loads / read)) / (mean_prefill * exactly(prefills / computed))
 
 
-def _fetching_share(view: View) -> Interval:
-    """Share of the waiting requests that wait for KV from a lower tier; 0 where nobody waits."""
+def _fetching_share(view: View) -> Interval | None:
+    """Share of the waiting requests that wait for KV from a lower tier; None where nobody waits."""
     fetching = _fetching(view)
     if view.state.waiting.compare(">", 0) is False:
-        return ZERO
+        return None
     return (fetching / view.state.waiting).capped(1.0) if fetching.known and view.state.waiting.lo > 0 else UNKNOWN
 
 
@@ -198,7 +205,7 @@ def _l3_failures(view: View) -> Interval:
 present = Signal("l2_present", "condition", "a host tier is configured", _present)
 resident_ratio = Signal("l2_resident_ratio", "ratio", "share of the host tier that holds data", _resident_ratio, kept=True, bounded=True)
 uncertainty = Signal(
-    "l2_uncertainty_ratio", "ratio", "how much of the host tier's occupancy cannot be known; 0 without a tier", _uncertainty
+    "l2_uncertainty_ratio", "ratio", "how much of the host tier's occupancy cannot be known, if there is one", _uncertainty
 )
 capacity_ratio = Signal("l2_capacity_share", "times", "capacity of the host tier against the pool in HBM", _capacity_ratio)
 written = Signal("l2_written", "count", "written to the host tier in the window (tokens, bytes or stores)", _written)
@@ -209,7 +216,7 @@ write_share = Signal(
 unwritten_prompts = Signal(
     "l2_unwritten_prompt_tokens",
     "tokens",
-    "prompt tokens computed while nothing was written; 0 where evictions are counted",
+    "prompt tokens computed while nothing was written, if evictions are not counted",
     _unwritten_prompts,
 )
 drops = Signal("l2_drops", "count", "stores, objects or tokens the host tier could not take in the window", _drops)
@@ -222,11 +229,19 @@ repeats_lately = Signal(
     _repeats_lately,
     bounded=True,
 )
-turnover = Signal("l1_turnover", "times", "how often the pool in HBM was evicted whole since the start", _turnover)
+turnover = Signal(
+    "l1_turnover", "times", "how often the pool in HBM was evicted whole since the start, if evictions are counted", _turnover
+)
+written_steadily = Signal(
+    "l2_written_steadily",
+    "condition",
+    "the host tier was written in every interval of five minutes, if evictions are not counted",
+    _written_steadily,
+)
 
-side_resident = Signal("l2_side_resident_ratio", "ratio", "resident share of the host pool for states; 0 without one", _side_resident)
+side_resident = Signal("l2_side_resident_ratio", "ratio", "resident share of the host pool for states, if there is one", _side_resident)
 pinned_ratio = Signal("l2_pinned_share", "ratio", "share of the host tier pinned by locks or transfers", _pinned, bounded=True)
-held_ratio = Signal("l2_held_share", "ratio", "share of an LMCache tier held by pins; 0 for other tiers", _held, bounded=True)
+held_ratio = Signal("l2_held_share", "ratio", "share of the host tier held by pins, if it is LMCache's", _held, bounded=True)
 failed_stores = Signal(
     "l2_failed_stores",
     "count",
@@ -235,7 +250,9 @@ failed_stores = Signal(
 )
 load_cost = Signal("l2_load_cost", "times", "seconds to load a token from the host tier against seconds to compute it", _load_cost)
 fetching = Signal("requests_fetching", "requests", "requests that wait for KV from a lower tier", _fetching)
-fetching_share = Signal("fetching_share", "ratio", "share of the waiting requests that wait for KV from a lower tier", _fetching_share)
+fetching_share = Signal(
+    "fetching_share", "ratio", "share of the waiting requests, if any, that wait for KV from a lower tier", _fetching_share
+)
 l3_failures = Signal("l3_load_failures_in_window", "count", "loads from storage that failed in the window", _l3_failures)
 
 slow_loads = Condition(
@@ -253,14 +270,15 @@ write_starved = Condition(
     ),
     also=(present.is_(1),),
 )  # fmt: skip
+passed_on = Condition("l1_passed_on", "what the host tier holds is in HBM no more", "any", (turnover >= 1.0, written_steadily.is_(1)))
 never_read = Condition(
     "l2_never_read", "the host tier was written for five minutes and served nothing", "all",
-    (present.is_(1), written_lately > 0, read_lately <= 0, repeats_lately > 0, turnover >= 1.0),
+    (present.is_(1), written_lately > 0, read_lately <= 0, repeats_lately > 0, passed_on),
 )  # fmt: skip
 smaller = Condition("l2_smaller", "the host tier cannot hold more than HBM", "all", (present.is_(1), capacity_ratio <= 1.0))
 served = Condition("l2_served", "the host tier keeps what HBM evicts, and is read", "all", (written > 0, read > 0, write_share >= 0.5))
 unobservable = Condition("l2_unobservable", "there is a host tier and its occupancy is unknown", "all", (present.is_(1), uncertainty > 0.5))
 
 SIGNALS = (present, resident_ratio, uncertainty, capacity_ratio, written, read, write_share, unwritten_prompts, drops, written_lately,
-           read_lately, repeats_lately, turnover, side_resident, pinned_ratio, held_ratio, failed_stores, load_cost, fetching, fetching_share, l3_failures)  # fmt: skip
+           read_lately, repeats_lately, turnover, written_steadily, side_resident, pinned_ratio, held_ratio, failed_stores, load_cost, fetching, fetching_share, l3_failures)  # fmt: skip
 CONDITIONS = (held, idle, full, slow_loads, write_starved, never_read, smaller, served, unobservable)

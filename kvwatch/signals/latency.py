@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
+from kvwatch.quantity import UNKNOWN, Interval, at_least, at_most, exactly
 from kvwatch.signals import l1, scheduler
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -28,10 +28,10 @@ def _ratio(view: View) -> Interval:
     return _p99(view) / base if base.lo > 0 and _p99(view).known else UNKNOWN
 
 
-def _slo_ratio(view: View) -> Interval:
+def _slo_ratio(view: View) -> Interval | None:
     slo = view.watch.slo_ttft_p99
     if slo is None:
-        return ZERO
+        return None
     return _p99(view) / exactly(slo) if _p99(view).known else UNKNOWN
 
 
@@ -94,7 +94,7 @@ load_share = Signal(
     "ttft_load_share", "ratio", "share of the time to first token spent loading KV from the host tier", _load_share, bounded=True
 )
 ratio = Signal("ttft_slowdown", "times", "the window's p99 against the calm p99", _ratio, bounded=True)
-slo_ratio = Signal("ttft_slo_use", "times", "the window's p99 against the configured SLO; 0 without one", _slo_ratio, bounded=True)
+slo_ratio = Signal("ttft_slo_use", "times", "the window's p99 against the SLO, if one is configured", _slo_ratio, bounded=True)
 since_first_token = Signal("first_token_age_seconds", "seconds", "time since the last first token", _since_first_token, bounded=True)
 stall_ratio = Signal("first_token_stall", "times", "that time against twice the calm p99, at least 5 s", _stall_ratio, bounded=True)
 

@@ -91,8 +91,9 @@ def _running_change(view: View) -> Interval:
 
 def _frozen(view: View) -> Interval:
     """Seconds since anything changed while requests run, against what this engine may take."""
-    if view.state.running.compare(">", 0) is not True:
-        return ZERO if view.state.running.known else UNKNOWN
+    runs = view.state.running.compare(">", 0)
+    if runs is not True:
+        return UNKNOWN if runs is None else ZERO
     still = view.now
     for after, before in view.steps():
         if after.state.fingerprint != before.state.fingerprint:
@@ -101,12 +102,12 @@ def _frozen(view: View) -> Interval:
     return exactly((view.now - still) / FROZEN_SECONDS.get(view.state.engine, FROZEN_SECONDS["vllm"]))
 
 
-def _stale_loads(view: View) -> Interval:
-    """The least age of the scheduler's own load report in two scrapes; 0 where it has none, or nothing runs."""
+def _stale_loads(view: View) -> Interval | None:
+    """The least age of the scheduler's own load report in two scrapes; None where there are not two, or nothing runs."""
     frames = [view.frame, *itertools.islice(view.before(math.inf), 1)]
     ages = [f.state.gauges["loads_age_seconds"].lo for f in frames if "loads_age_seconds" in f.state.gauges]
     if len(ages) < 2 or view.state.running.compare(">", 0) is not True:
-        return ZERO
+        return None
     return exactly(min(ages))
 
 
@@ -249,7 +250,7 @@ def _rejected(view: View) -> Interval:
 running_change = Signal("running_change", "times", "running requests against calm time", _running_change)
 frozen = Signal("frozen_use", "times", "time without any change while requests run, against 60 s (SGLang 90 s)", _frozen)
 stale_loads = Signal(
-    "loads_stale_seconds", "seconds", "age of the scheduler's own load report in two scrapes while requests run", _stale_loads
+    "loads_stale_seconds", "seconds", "least age of the scheduler's own load report in two scrapes, while requests run", _stale_loads
 )
 block_fill = Signal("block_fill_ratio", "ratio", "tokens stored per token of the blocks in use", _block_fill, bounded=True)
 running = Signal("requests_running", "requests", "requests in the batch", _running, kept=True)

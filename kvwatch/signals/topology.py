@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvwatch.quantity import TRUE, UNKNOWN, ZERO, Interval, exactly
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -11,16 +11,16 @@ HANDOVER = ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_preallo
 DECODE = ("decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_queue")
 
 
-def _spare_peer(view: View) -> Interval:
-    """The least used ratio among peers without a queue; 1 when there is no such peer."""
+def _spare_peer(view: View) -> Interval | None:
+    """The least used ratio among peers without a queue."""
     ratios = [l1.used_ratio_of(f) for f in view.peers if f.state.waiting.compare(">", 0) is False and not f.state.asleep]
-    return Interval(min(r.lo for r in ratios), min(1.0, *(r.hi for r in ratios))) if ratios else TRUE
+    return Interval(min(r.lo for r in ratios), min(1.0, *(r.hi for r in ratios))) if ratios else None
 
 
-def _peers_tokenless(view: View) -> Interval:
-    """Seconds in which no peer made a token; 0 without peers."""
+def _peers_tokenless(view: View) -> Interval | None:
+    """Seconds in which no peer made a token."""
     still = [f.values.get("tokenless_seconds", UNKNOWN) for f in view.peers]
-    return Interval(min(s.lo for s in still), min(s.hi for s in still)) if still else ZERO
+    return Interval(min(s.lo for s in still), min(s.hi for s in still)) if still else None
 
 
 def _peers_busy(view: View) -> Interval:
@@ -75,7 +75,7 @@ def _transfer_failures(view: View) -> Interval:
 
 
 peers_tokenless = Signal(
-    "peers_tokenless_seconds", "seconds", "time in which no peer made a token; 0 without peers", _peers_tokenless, bounded=True
+    "peers_tokenless_seconds", "seconds", "time in which no peer made a token, if there are peers", _peers_tokenless, bounded=True
 )
 peers_busy = Signal("peers_running_requests", "requests", "requests running on the peers", _peers_busy)
 handover_queue = Signal("handover_queue_requests", "requests", "requests between prefill and decode", _handover)
@@ -83,9 +83,7 @@ handover_growth = Signal("handover_queue_growth", "requests", "growth of that qu
 decode_queue = Signal("decode_queue_requests", "requests", "requests that wait for room on the decode side", _decode_backlog)
 decode_growth = Signal("decode_queue_growth", "requests", "growth of that queue over the window", _decode_growth)
 transfer_failures = Signal("transfer_failures_in_window", "count", "KV transfers that failed in the window", _transfer_failures)
-spare_peer = Signal(
-    "peer_least_used_ratio", "ratio", "used share of the least used peer that has no queue; 1 without such a peer", _spare_peer
-)
+spare_peer = Signal("peer_least_used_ratio", "ratio", "used share of the least used peer without a queue, if there is one", _spare_peer)
 pressed = Condition("rank_pressed", "the rank is full or has a queue", "any", (l1.saturated, l1.waiting > 0))
 
 SIGNALS = (spare_peer, peers_tokenless, peers_busy, handover_queue, handover_growth, decode_queue, decode_growth, transfer_failures)
