@@ -255,7 +255,6 @@ COUNTERS: Mapping[str, str] = {
     "computed_prompt_tokens": "prompt tokens that were really computed (no cache hit)",
     "recomputed_tokens": "tokens computed again after a preemption or retraction",
     "finished_requests": "requests that ended",
-    "aborted_requests": "requests that clients gave up",
     "rejected_requests": "requests refused for capacity before they entered the queue",
     "l1_queried_tokens": "tokens looked up in the prefix cache of L1",
     "l1_hit_tokens": "tokens found there",
@@ -273,17 +272,13 @@ COUNTERS: Mapping[str, str] = {
     "l2_store_requests": "stores the engine asked L2 for; says nothing about success",
     "l2_stores_done": "stores that put at least one object into L2",
     "l2_store_failures": "stores or objects dropped because L2 had no room",
-    "l2_stores_skipped": "stores left out on purpose, because the prefix was not asked for often enough",
     "l2_evict_failures": "eviction attempts of L2 that found no victim",
     "l2_dropped_tokens": "tokens evicted from L1 and lost although L2 should have kept them",
-    "l2_evict_ticks": "eviction rounds of L2 that were triggered",
     "l2_ticks": "eviction rounds of L2, triggered or not: its heartbeat",
     "l3_written_tokens": "tokens written into L3",
     "l3_written_bytes": "bytes written into L3",
-    "l3_written_objects": "objects written into L3",
     "l3_read_tokens": "tokens read from L3",
     "l3_read_bytes": "bytes read from L3",
-    "l3_read_objects": "objects read from L3",
     "l3_load_failures": "tokens, objects or pings that L3 failed to deliver",
     "transfer_failures": "KV transfers or bootstraps of prefill/decode disaggregation that failed",
     "cache_reset_calls": "vLLM: HTTP calls that may have emptied the prefix cache",
@@ -296,7 +291,6 @@ GAUGES: Mapping[str, str] = {
     "running_cap": "most requests the engine runs at once",
     "waiting_grammar": "requests that wait for a grammar",
     "waiting_prefetch": "requests that wait for KV from a lower tier",
-    "waiting_lora": "requests that wait for an adapter",
     "prefill_bootstrap_queue": "PD prefill: requests in the handshake",
     "prefill_inflight_queue": "PD prefill: requests whose KV is being sent",
     "decode_prealloc_queue": "PD decode: requests that wait for room",
@@ -310,7 +304,6 @@ GAUGES: Mapping[str, str] = {
     "memory_fraction": "share of HBM the engine may use (--gpu-memory-utilization, --mem-fraction-static)",
     "kv_bytes_per_token": "bytes one token takes in the pools of all GPUs of one owner",
     "kv_pool_bytes": "bytes of the L1 pool on one GPU",
-    "context_tokens": "longest sequence the engine accepts",
     "running_tokens": "tokens of the running sequences (logical)",
     "token_budget": "most tokens in one step",
     "loads_age_seconds": "age of the scheduler's own load report",
@@ -321,13 +314,10 @@ HISTOGRAMS: Mapping[str, str] = {
     "ttft": "seconds to the first token, observed when it exists",
     "queue": "seconds from arrival to the first scheduling",
     "prefill": "seconds from scheduling to the first token",
-    "inter_token": "seconds between tokens",
-    "e2e": "seconds of a whole request",
     "prompt": "prompt tokens per request",
     "generation": "generated tokens per request",
     "step_tokens": "tokens of one engine step",
     "l2_load": "seconds of one load from L2 into L1",
-    "l2_store": "seconds of one store into L2",
 }
 """Histograms an engine file may report, all labels but ``le`` summed away."""
 
@@ -341,7 +331,6 @@ FACTS: Mapping[str, str] = {
     "reuses_bare_first": "vLLM: true when free blocks without content are handed out before cached ones",
     "hybrid": "true when several KV groups share the pool",
     "kv_dtype": "data type of the KV cache",
-    "l3_backend": "storage backend behind L2",
 }
 """Text facts about an engine's configuration, for rules, remedies and kvwatch_engine_info."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import kvwatch
 from kvwatch.catalogue import as_json, page_of, table
-from kvwatch.model import FACTS, EngineName
+from kvwatch.model import COUNTERS, FACTS, GAUGES, HISTOGRAMS, EngineName
 from kvwatch.rules import RULES, active, names
 from kvwatch.rules.kinds import Rule
 from kvwatch.signals import SIGNALS, TARGET_SIGNALS
@@ -26,6 +28,7 @@ VALUES = {"page_first", "write_through", "best_effort", "fp8_e5m2", "total_token
 """Values and inner settings that no list of options has."""
 TARGET_WORDS = {"url", "failure_reason", "failure_detail", "missing_names", "missing_enable"}
 KNOWN = {s.name for s in SIGNALS} | {s.name for s in TARGET_SIGNALS} | set(FACTS) | {"implausible_names"}
+PACKAGE = Path(kvwatch.__file__).parent
 each = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 SIDE_POOLS = {"side-pool-binding", "l2-side-pool-full"}
 """Only SGLang keeps windows and states in pools of their own, so nothing of it is ever said to vLLM."""
@@ -48,6 +51,15 @@ def test_every_place_in_a_sentence_can_be_filled(rule: Rule) -> None:
     known = KNOWN | TARGET_WORDS if rule.scope == "target" else KNOWN
     for _, text in sentences(rule):
         assert set(places(text)) <= known, text
+
+
+def test_what_engines_tell_is_read_by_somebody() -> None:
+    """Each name of the model's lists stands somewhere beyond the model and the engine files: what nobody reads is not kept."""
+    readers = [f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "model.py" and PACKAGE / "engines" not in f.parents]
+    nodes = [node for f in readers for node in ast.walk(ast.parse(f.read_text()))]
+    named = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    placed = {name for rule in RULES.values() for _, text in sentences(rule) for name in places(text)}
+    assert {*COUNTERS, *GAUGES, *HISTOGRAMS, *FACTS} <= named | placed
 
 
 @each

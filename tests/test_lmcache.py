@@ -90,7 +90,7 @@ def test_server_owner_is_the_server() -> None:
     assert (state.engine, state.model, state.rank) == ("lmcache", None, "0")
     assert {p.tier for p in state.pools} == {"l2", "l3"}
     assert state.started == 1.79600550726e9
-    assert state.facts == {"l2_kind": "lmcache-server", "l2_configured": "true", "l3_backend": "fs_native"}
+    assert state.facts == {"l2_kind": "lmcache-server", "l2_configured": "true"}
 
 
 # Against the truth of recordings
@@ -238,10 +238,10 @@ def test_server_locks_are_not_exported() -> None:
 
 
 def test_stuck_server_shows_in_its_eviction_rounds() -> None:
-    """What proves a stuck pool is given: rounds, triggered rounds, evicted objects, refused objects."""
+    """What proves a stuck pool is given: rounds, evicted objects, refused objects."""
     counters = alone(recorded("server-0.5.6")).counters
-    assert {k: counters[k] for k in ("l2_ticks", "l2_evict_ticks", "l2_evicted_objects", "l2_store_failures")} == {
-        "l2_ticks": 126, "l2_evict_ticks": 51, "l2_evicted_objects": 673, "l2_store_failures": 1764,
+    assert {k: counters[k] for k in ("l2_ticks", "l2_evicted_objects", "l2_store_failures")} == {
+        "l2_ticks": 126, "l2_evicted_objects": 673, "l2_store_failures": 1764,
     }  # fmt: skip
 
 
@@ -426,7 +426,6 @@ def test_oldest_in_process_release() -> None:
     )
     assert host(state).used == Interval(0, 8)
     assert state.counters == {"l2_store_requests": 2, "l2_stores_done": 2}
-    assert state.histograms["l2_store"].count == 2
 
 
 def test_server_releases_with_a_colon_export_no_occupancy() -> None:

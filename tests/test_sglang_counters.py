@@ -18,7 +18,7 @@ def test_a_counter_that_is_not_born_is_zero_where_the_release_has_it() -> None:
 def test_a_counter_the_release_may_not_have_is_unknown() -> None:
     """0.4.3 counts neither retractions nor evictions; 0.5.10 does not count what is written to the host tier."""
     old = one('sglang:num_running_reqs{model_name="m"} 1\nsglang:num_used_tokens{model_name="m"} 5\n').counters
-    assert not {"preemptions", "l1_evicted_tokens", "aborted_requests"} & old.keys()
+    assert not {"preemptions", "l1_evicted_tokens"} & old.keys()
     assert "l2_written_tokens" not in one(recorded("0.5.10-tp2")).counters
 
 
@@ -86,7 +86,6 @@ def test_a_storage_tier_that_reads_nothing_reads_zero() -> None:
     body += cache("storage_prefetch_unfulfilled_tokens_total", 1, reason="dropped", **labels)
     state = one(body)
     assert [state.counters[f"l3_{name}"] for name in ("written_tokens", "read_tokens", "load_failures")] == [34277, 0, 6001]
-    assert state.facts["l3_backend"] == "file"
 
 
 def test_refusals_are_answers_of_503_to_posts() -> None:

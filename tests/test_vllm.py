@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwatch.engines import Engine, Reading, vllm
+from kvwatch.engines.vllm_pools import CacheConfig
 from kvwatch.exposition import parse
 from kvwatch.model import COUNTERS, FACTS, GAUGES, HISTOGRAMS, EngineState, Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
@@ -337,17 +338,17 @@ def test_refusals_are_counted_once() -> None:
 def test_histograms_lose_every_label_but_the_edge() -> None:
     """Label sets add up, an unreadable edge costs its line only, and a missing last bucket is the count."""
     lines = [
-        ("time_per_output_token_seconds_bucket", 99, 'le="1"'),
-        ("inter_token_latency_seconds_bucket", 1, 'le="0.1",kind="a"'),
-        ("inter_token_latency_seconds_bucket", 2, 'le="0.1",kind="b"'),
-        ("inter_token_latency_seconds_bucket", 7, 'le="soon",kind="b"'),
-        ("inter_token_latency_seconds_count", 3, 'kind="a"'),
-        ("inter_token_latency_seconds_count", 4, 'kind="b"'),
-        ("inter_token_latency_seconds_sum", 0.5, 'kind="a"'),
-        ("inter_token_latency_seconds_sum", 1.5, 'kind="b"'),
+        ("time_in_queue_requests_bucket", 99, 'le="1"'),
+        ("request_queue_time_seconds_bucket", 1, 'le="0.1",kind="a"'),
+        ("request_queue_time_seconds_bucket", 2, 'le="0.1",kind="b"'),
+        ("request_queue_time_seconds_bucket", 7, 'le="soon",kind="b"'),
+        ("request_queue_time_seconds_count", 3, 'kind="a"'),
+        ("request_queue_time_seconds_count", 4, 'kind="b"'),
+        ("request_queue_time_seconds_sum", 0.5, 'kind="a"'),
+        ("request_queue_time_seconds_sum", 1.5, 'kind="b"'),
     ]
     body = engine(0.5) + "".join(series(name, value, f"{OWNER},{labels}") for name, value, labels in lines)
-    found = one(body).histograms["inter_token"]
+    found = one(body).histograms["queue"]
     assert found.buckets == ((0.1, 3), (math.inf, 7))
     assert (found.count, found.sum) == (7, 2)
 
@@ -481,10 +482,8 @@ def test_the_version_comes_from_beside() -> None:
 
 def test_the_longest_sequence_follows_from_the_pool() -> None:
     """Tokens are concurrency times the longest sequence, rounded down; a concurrency with digits cut off proves nothing."""
-    exact = config(kv_cache_size_tokens=15953, kv_cache_max_concurrency=repr(1000 / 257), num_gpu_blocks=1000)
-    cut = config(kv_cache_size_tokens=15953, kv_cache_max_concurrency="3.89", num_gpu_blocks=1000)
-    assert one(engine(0.0) + exact).gauges["context_tokens"] == exactly(4100)
-    assert "context_tokens" not in one(engine(0.0) + cut).gauges
+    exact, cut = ({"kv_cache_size_tokens": "15953", "kv_cache_max_concurrency": told} for told in (repr(1000 / 257), "3.89"))
+    assert [CacheConfig.of(told).context for told in (exact, cut)] == [4100, None]
 
 
 if __name__ == "__main__":

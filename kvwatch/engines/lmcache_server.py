@@ -29,10 +29,7 @@ COUNTERS = {
     "l2_written_objects": ("lmcache_mp_l1_write_chunks_total", "lmcache_mp_l1_write_keys_total", "lmcache_mp:l1_write_keys_total"),
     "l2_evicted_objects": ("lmcache_mp_l1_evicted_chunks_total", "lmcache_mp_l1_evicted_keys_total", "lmcache_mp:l1_evicted_keys_total"),
     "l2_read_objects": ("lmcache_mp_num_chunks_loaded_total",),
-    "l2_evict_ticks": ("lmcache_mp_l1_eviction_loop_triggered_total",),
     "l2_queried_tokens": ("lmcache_mp_lookup_requested_tokens_total",),
-    "l3_written_objects": ("lmcache_mp_l2_store_completed_objects_chunks_total",),
-    "l3_read_objects": ("lmcache_mp_l2_prefetch_load_completed_chunks_total",),
     "l3_load_failures": ("lmcache_mp_l2_prefetch_failure_chunks_total",),
 }
 """Newest spelling first; summed over tenants (``cache_salt``), models and managers. Only written objects prove a store:
@@ -56,7 +53,6 @@ def server_state(scrape: Scrape) -> EngineState | None:
     exposition = scrape.exposition
     if not any(name.startswith(("lmcache_mp_", "lmcache_mp:")) for name in exposition.samples):
         return None
-    backends = sorted({s.labels["l2_name"] for s in exposition.get(STORAGE_USAGE) if s.labels.get("l2_name")})
     return EngineState(
         target=scrape.target.name,
         engine="lmcache",
@@ -65,7 +61,7 @@ def server_state(scrape: Scrape) -> EngineState | None:
         at=scrape.at,
         pools=(_host(scrape), *_storage(exposition)),
         counters=_counters(exposition),
-        facts={"l2_kind": "lmcache-server", "l2_configured": "true"} | ({"l3_backend": ",".join(backends)} if backends else {}),
+        facts={"l2_kind": "lmcache-server", "l2_configured": "true"},
         notes=_notes(exposition),
         started=greatest(exposition.get("process_start_time_seconds")),
         implausible=refused(exposition, WANTED) + tuple((RATIO, s.value) for s in plausible(exposition.get(RATIO)) if s.value > 1),

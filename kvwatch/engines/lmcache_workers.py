@@ -35,7 +35,7 @@ PER_SHARD = {"l2_evicted_objects": EVICTED, "l2_evict_failures": "lmcache:local_
 REMOTE_BYTES = {"l3_written_bytes": "lmcache:num_remote_write_bytes_total", "l3_read_bytes": "lmcache:num_remote_read_bytes_total"}
 REMOTE_PINGS = "lmcache:remote_ping_successes_total"
 REMOTE_FAILURES = ("lmcache:remote_ping_errors_total", "lmcache:get_blocking_failed_count")
-HISTOGRAMS = {"l2_load": "lmcache:time_to_retrieve", "l2_store": "lmcache:time_to_store"}
+HISTOGRAMS = {"l2_load": "lmcache:time_to_retrieve"}
 
 WANTED = frozenset(
     {USAGE, DISK_USAGE, ACTIVE, PINNED, HEALTHY, LOOKED_UP, FOUND, RETRIEVES, REMOTE_PINGS, *REMOTE_FAILURES}

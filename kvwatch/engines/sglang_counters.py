@@ -28,7 +28,6 @@ HITS: Version = (0, 4, 6)
 RETRACTIONS: Version = (0, 5, 8)
 EVICTIONS: Version = (0, 5, 6)
 L2_FLOWS: Version = (0, 5, 19)
-ABORTS: Version = (0, 5, 2)
 KV = ("", "kv")
 """Values of the ``pool`` label that mean the KV pool; there was no label before 0.5.19."""
 STORAGE = {
@@ -43,8 +42,6 @@ REFUSED = "503"
 HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
     "ttft": ("time_to_first_token_seconds",),
     "queue": ("queue_time_seconds", "queue_time_s"),
-    "inter_token": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
-    "e2e": ("e2e_request_latency_seconds",),
     "prompt": ("prompt_tokens_histogram",),
     "generation": ("generation_tokens_histogram",),
     "l2_load": ("load_back_duration_seconds",),
@@ -86,7 +83,6 @@ def read_counters(series: Series, release: Version, *, role: str | None, hicache
     if first:
         found |= {
             "finished_requests": series.count("num_requests_total"),
-            "aborted_requests": _born(series, "num_aborted_requests_total", release, ABORTS),
             "rejected_requests": _rejected(series),
         }
     return {name: value for name, value in found.items() if value is not None}

@@ -31,8 +31,7 @@ HISTOGRAMS: Mapping[str, World] = {
     **_families(World.SCHEDULER, "queue_time_seconds queue_time_s"),
     **_families(
         World.REQUEST,
-        "time_to_first_token_seconds inter_token_latency_seconds time_per_output_token_seconds e2e_request_latency_seconds"
-        " prompt_tokens_histogram generation_tokens_histogram num_retractions",
+        "time_to_first_token_seconds prompt_tokens_histogram generation_tokens_histogram num_retractions",
     ),
     **_families(World.CACHE, "load_back_duration_seconds"),
 }
@@ -55,7 +54,7 @@ PLAIN: Mapping[str, World] = {
     ),
     **_families(
         World.REQUEST,
-        "prompt_tokens_total generation_tokens_total cached_tokens_total num_requests_total num_aborted_requests_total",
+        "prompt_tokens_total generation_tokens_total cached_tokens_total num_requests_total",
     ),
     **_families(
         World.CACHE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvwatch.engines.sglang_counters import STORAGE
 from kvwatch.engines.sglang_families import PREFIX
 from kvwatch.engines.sglang_series import Series
 from kvwatch.engines.sglang_side import Load, ServerInfo, Version
@@ -89,7 +88,7 @@ class Report:
         """Further gauges, those that are known."""
         series, load, info = self.series, self.load, self.info
         memory, running, grammar = (series.gauge(n) for n in ("kv_cache_memory_usage_gb", "num_running_reqs", "num_grammar_queue_reqs"))
-        page, context = series.gauge("page_size"), series.gauge("context_len")
+        page = series.gauge("page_size")
         found = {
             "new_token_ratio": series.gauge("new_token_ratio"),
             "running_cap": self._running_cap,
@@ -98,7 +97,6 @@ class Report:
             "block_size": page if page is not None or info is None else info.page_size,
             "memory_fraction": info.memory_fraction if info else None,
             "kv_pool_bytes": memory * GIB if memory else None,
-            "context_tokens": context if context is not None or info is None else info.context_tokens,
             "running_tokens": series.gauge("decode_sum_seq_lens") if running else None,  # keeps its last value when idle
             "token_budget": info.step_tokens if info else None,
             "loads_age_seconds": load.age if load else None,
@@ -110,7 +108,6 @@ class Report:
     def facts(self) -> dict[str, str]:
         """What is known of the configuration."""
         info, hicache = self.info, self.hicache
-        backend = next((told for name in STORAGE if (told := self.series.label(name, "storage_backend"))), None)
         caching = None if info is None or info.prefix_caching is None else str(info.prefix_caching).lower()
         found = {
             "version": self.version,
@@ -120,7 +117,6 @@ class Report:
             "l2_configured": "true" if hicache or self._lmcache else None,
             "prefix_caching": caching,
             "kv_dtype": info.kv_dtype if info else None,
-            "l3_backend": backend if backend is not None or info is None else info.l3_backend,
         }
         return {name: value for name, value in found.items() if value is not None}
 

@@ -61,12 +61,10 @@ class ServerInfo:
     write_policy: str | None = None
     role: str | None = None
     kv_dtype: str | None = None
-    l3_backend: str | None = None
     hicache: bool | None = None
     prefix_caching: bool | None = None
     capacity_tokens: float | None = None
     page_size: float | None = None
-    context_tokens: float | None = None
     memory_fraction: float | None = None
     step_tokens: float | None = None
     running_cap: float | None = None
@@ -141,12 +139,10 @@ def read_server_info(page: object) -> ServerInfo | None:
         write_policy=_text(page, "hicache_write_policy"),
         role="unified" if role == "null" else role,
         kv_dtype=_text(page, "kv_cache_dtype"),
-        l3_backend=_text(page, "hicache_storage_backend"),
         hicache=_truth(page.get("enable_hierarchical_cache")),
         prefix_caching=None if not isinstance(radix, bool) else not radix,
         capacity_tokens=_positive(page, "max_total_num_tokens"),
         page_size=_positive(page, "page_size"),
-        context_tokens=_positive(page, "context_length"),
         memory_fraction=_positive(page, "mem_fraction_static"),
         step_tokens=_positive(page, "max_prefill_tokens") if chunk is None else chunk,
         running_cap=cap,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from kvwatch.engines import Reading, Scrape, SidePage
 from kvwatch.engines.samples import meant, plausible
-from kvwatch.engines.vllm_offload import HANDOVER, LMCACHE_SERVER, NATIVE, SIMPLE, SKIPPED, HostTier, host_tier, unseen_tier
+from kvwatch.engines.vllm_offload import HANDOVER, LMCACHE_SERVER, NATIVE, SIMPLE, HostTier, host_tier, unseen_tier
 from kvwatch.engines.vllm_pools import V0_ONLY, CacheConfig, count_blocks, l1_pool
 from kvwatch.engines.vllm_series import PREFIX, Series, split
 from kvwatch.exposition import Exposition
@@ -43,8 +43,6 @@ HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
     "ttft": ("time_to_first_token_seconds",),
     "queue": ("request_queue_time_seconds", "time_in_queue_requests"),
     "prefill": ("request_prefill_time_seconds",),
-    "inter_token": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
-    "e2e": ("e2e_request_latency_seconds",),
     "prompt": ("request_prompt_tokens",),
     "generation": ("request_generation_tokens",),
 }
@@ -57,7 +55,7 @@ EXTERNAL = ("external_prefix_cache_queries", "external_prefix_cache_hits")
 
 def _wanted() -> frozenset[str]:
     counted = [name for names in COUNTERS.values() for name in names]
-    counted += [*EXTERNAL, "prompt_tokens_by_source", *NATIVE, *SIMPLE, *HANDOVER, SKIPPED]
+    counted += [*EXTERNAL, "prompt_tokens_by_source", *NATIVE, *SIMPLE, *HANDOVER]
     observed = [LMCACHE_SERVER, *(name for names in HISTOGRAMS.values() for name in names)]
     parts = [name + part for name in observed for part in ("", "_bucket", "_sum", "_count")]
     return frozenset(PREFIX + n for n in (*GAUGES, *counted, *(name + "_total" for name in counted), *parts))
@@ -118,7 +116,6 @@ def _state(scrape: Scrape, series: Series, started: float | None) -> EngineState
         "kv_groups": UNKNOWN if blocks.hybrid is None else at_least(2.0) if blocks.hybrid else exactly(1.0),
         "memory_fraction": maybe(config.memory_fraction),
         "kv_pool_bytes": maybe(config.memory_bytes if config.override is None else None),  # the override replaces what the bytes would hold
-        "context_tokens": maybe(config.context),
         "waiting_prefetch": _fetching(series),
         **tier.gauges,
     }

@@ -23,8 +23,6 @@ NATIVE = (
     "kv_offload_cpu_cache_usage_perc",
     "kv_offload_allocation_failure",
 )
-SKIPPED = "kv_offload_stores_skipped"
-"""Registered only where a reuse threshold lets stores be left out."""
 SIMPLE = ("simple_kv_offload_info", "simple_kv_offload_used_blocks", "simple_kv_offload_save_outcomes", "simple_kv_offload_load_blocks")
 HANDOVER = ("nixl_num_failed_transfers", "nixl_num_failed_notifications", "nixl_num_kv_expired_reqs")
 """Registered by the connector that hands KV from prefill to decode engines: its hits come from another engine's HBM, not from a tier."""
@@ -68,8 +66,7 @@ def _native(series: Series, config: CacheConfig, setting: L2Setting) -> HostTier
     A tier never holds more than was stored since the engine started. All its flat series are born with their first transfer.
     """
     stored, loaded = _moved(series, "store", "GPU_to_CPU"), _moved(series, "load", "CPU_to_GPU")
-    failed, skipped = _born(series, "kv_offload_allocation_failure"), _born(series, SKIPPED)
-    counters = {"l2_written_bytes": stored, "l2_read_bytes": loaded, "l2_store_failures": failed, "l2_stores_skipped": skipped}
+    counters = {"l2_written_bytes": stored, "l2_read_bytes": loaded, "l2_store_failures": _born(series, "kv_offload_allocation_failure")}
     if stored == 0 and loaded == 0:
         series.note("configured-not-used", "KV offloading is configured and nothing has been stored yet")
     pinned = series.gauge("kv_offload_cpu_cache_usage_perc", most=1.0)
@@ -140,7 +137,7 @@ def _simple(series: Series, blocks: Blocks) -> HostTier:
                 source="vllm:simple_kv_offload_used_blocks x simple_kv_offload_info",
             ),
         ),
-        facts={"l2_kind": "simple-offload", "l2_configured": "true"} if tier == "l2" else {"l3_backend": "disk"},
+        facts={"l2_kind": "simple-offload", "l2_configured": "true"} if tier == "l2" else {},
         counters=known if dropped is None else {**known, "l2_store_failures": dropped},
         gauges={"l2_pinned_ratio": pinned / room} if tier == "l2" and pinned.known and room.known else {},
     )

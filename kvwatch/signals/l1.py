@@ -129,7 +129,7 @@ def _longest_prompt(view: View) -> float:
 
 def _other_wait(view: View) -> bool:
     """Whether another queue may explain why requests wait."""
-    names = ("waiting_grammar", "waiting_lora", "waiting_prefetch", "prefill_bootstrap_queue", "prefill_inflight_queue",
+    names = ("waiting_grammar", "waiting_prefetch", "prefill_bootstrap_queue", "prefill_inflight_queue",
              "decode_prealloc_queue", "decode_transfer_queue")  # fmt: skip
     if any(view.gauge(name).lo > 0 for name in names):
         return True

@@ -30,7 +30,7 @@ def _queued(view: View) -> Interval:
 
 def _deferred(view: View) -> Interval:
     state = view.state
-    known = [state.waiting_deferred, *(view.gauge(n) for n in ("waiting_grammar", "waiting_lora", "waiting_prefetch"))]
+    known = [state.waiting_deferred, *(view.gauge(n) for n in ("waiting_grammar", "waiting_prefetch"))]
     return at_least(max(q.lo for q in known)) if any(q.known for q in known) else UNKNOWN
 
 
