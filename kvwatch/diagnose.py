@@ -76,12 +76,8 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
     )
     seen = before is not None and view.now - before.at <= max(CLEAR_HOLD, view.watch.stale_seconds)  # else what was open has gone unseen
     kept = before if seen and not view.track.restarted and not view.state.asleep else None
-    episodes, open_questions = _carry_on(
-        view, [r for r in rules if r.rule.scope == "owner"], kept, view.now, view.state.engine, _words(view, values)
-    )
-    if view.state.asleep:
-        episodes = {name: e for name, e in episodes.items() if name == "implausible-metric"}
-        open_questions = {}
+    mine = [r for r in rules if r.rule.scope == "owner" and (r.rule.asleep or not view.state.asleep)]
+    episodes, open_questions = _carry_on(view, mine, kept, view.now, view.state.engine, _words(view, values))
     return Judged(
         at=view.now,
         engine=view.state.engine,

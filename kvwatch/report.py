@@ -11,6 +11,7 @@ from typing import TypeAlias
 from kvwatch.diagnose import Case, Incident, findings, incidents, status_of
 from kvwatch.model import Finding, GpuReading, Note, Pool, Subject
 from kvwatch.quantity import UNKNOWN, ZERO, Interval
+from kvwatch.rules import RULES
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.store import OwnerSnapshot, Snapshot, TargetSnapshot
 from kvwatch.wording import show
@@ -88,8 +89,7 @@ def state_of(owner: OwnerSnapshot) -> str:
         return "unknown"
     if state.asleep:
         return "asleep"
-    stall = owner.judged.episodes.get("queue-stalled")
-    if stall is not None and stall.last_true == owner.judged.at:
+    if any(RULES[rule].stalled and episode.last_true == owner.judged.at for rule, episode in owner.judged.episodes.items()):
         return "stalled"
     if not state.running.known and not state.waiting.known:
         return "starting" if not any(p.measured for p in state.pools if p.tier == "l1") and state.engine != "lmcache" else "serving"

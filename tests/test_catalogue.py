@@ -172,6 +172,12 @@ def test_side_pools_are_a_root_of_their_own() -> None:
     assert "side-pool-binding" not in {general for rule in RULES.values() for general in rule.supersedes}
 
 
+def test_nothing_that_judges_names_a_rule() -> None:
+    """What is done because of a rule, the rule says as a property; only dashboards choose rules whose limits they draw."""
+    core = [f for f in PACKAGE.rglob("*.py") if not {PACKAGE / "rules", PACKAGE / "render"} & set(f.parents)]
+    assert not {node.value for f in core for node in ast.walk(ast.parse(f.read_text())) if isinstance(node, ast.Constant)} & RULES.keys()
+
+
 def test_holds() -> None:
     """A minute, unless said: half of one for L1, storms and collapses, none for trust in the data."""
     half = {"l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated", "preemption-storm", "throughput-collapse"}

@@ -145,9 +145,10 @@ def test_an_engine_without_a_tier_starves_none() -> None:
     assert holds(l2.write_starved, window(l1_evicted_tokens=500), {}) is False
 
 
-def test_drops_are_everything_it_could_not_take() -> None:
-    """Stores, tokens and evictions that failed; unknown where none of them is counted."""
-    assert l2.drops.of(window(host(1), l2_store_failures=2, l2_dropped_tokens=30)) == exactly(32)
+def test_drops_are_what_it_could_not_take() -> None:
+    """Stores, tokens or evictions that failed, never added up; unknown where none of them is counted."""
+    assert l2.drops.of(window(host(1), l2_store_failures=2, l2_dropped_tokens=30)) == exactly(2)
+    assert l2.drops.of(window(host(1), l2_store_failures=0, l2_dropped_tokens=30)) == exactly(30)
     assert l2.drops.of(window(host(1), l2_evict_failures=0)) == ZERO
     assert l2.drops.of(window(host(1))) == UNKNOWN
 
@@ -227,6 +228,7 @@ def test_failed_stores_are_those_that_led_nowhere() -> None:
     assert stores(l2_store_failures=3, l2_stores_done=4) == ZERO
     assert stores(l2_store_failures=3, l2_stores_done=2) == exactly(3)
     assert stores(l2_dropped_tokens=30, l2_stores_done=40) == exactly(30)
+    assert stores(l2_dropped_tokens=30, l2_store_failures=40) == exactly(30), "tokens and stores have no greater one"
     assert stores(l2_stores_done=4) == UNKNOWN
 
 

@@ -19,5 +19,6 @@ RULE = Rule(
         Do("report it to the engine's project with its version", "such values come from its accounting"),
         Do("restart the engine when its usage stays implausible", "a counter that went wrong stays wrong"),
     ),
+    asleep=True,
     page=__doc__ or "",
 )

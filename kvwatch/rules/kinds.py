@@ -57,7 +57,8 @@ class Rule:
 
     ``headline`` is the title where no numbers are at hand, needed when it has places. ``engines`` limits the rule to some engines (None:
     all); ``causes`` are findings it brings about; ``supersedes`` are findings it makes redundant for the same subject; ``spreads`` says that
-    its effects show on the other ranks of the model, too; ``page`` is the module's docstring, its page in the runbook.
+    its effects show on the other ranks of the model, too; ``stalled`` that the engine's state is called so while its terms are true;
+    ``asleep`` that a sleeping engine is judged, too; ``page`` is the module's docstring, its page in the runbook.
     """
 
     id: str
@@ -74,6 +75,8 @@ class Rule:
     supersedes: tuple[str, ...] = ()
     scope: Literal["owner", "target"] = "owner"
     spreads: bool = False
+    stalled: bool = False
+    asleep: bool = False
     engines: tuple[EngineName, ...] | None = None
     holds: Mapping[str, float] = field(default_factory=dict)
 

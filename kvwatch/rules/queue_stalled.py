@@ -29,5 +29,6 @@ RULE = Rule(
         Do("look for a prompt at the head of the queue that can never fit", "first come, first served: it holds up everything behind it"),
     ),
     causes=("ttft-degraded",),
+    stalled=True,
     page=__doc__ or "",
 )

@@ -89,9 +89,10 @@ def _unwritten_prompts(view: View) -> Interval | None:
 
 
 def _drops(view: View) -> Interval:
+    """What the engine counts of them; of several kinds the first that grew, since stores, tokens and attempts do not add up."""
     grown = [view.l2_increase(n) for n in ("l2_store_failures", "l2_dropped_tokens", "l2_evict_failures")]
     known = [g for g in grown if g is not None]
-    return exactly(sum(known)) if known else UNKNOWN
+    return exactly(next((g for g in known if g > 0), 0.0)) if known else UNKNOWN
 
 
 def _lately(view: View, *counters: str) -> Interval:
@@ -169,10 +170,12 @@ def _failed_stores(view: View) -> Interval:
     dropped = span.increase("l2_dropped_tokens")
     if not failed and dropped is None:
         return UNKNOWN
+    if dropped:
+        return exactly(dropped)
     went_on = any((g := span.increase(n)) is not None and g > 0 for n in ("l2_stores_done", "l2_evicted_objects"))
-    failures = max([*failed, 0.0 if dropped is None else dropped])
+    failures = max(failed, default=0.0)
     took = next((g for n in ("l2_written_objects", "l2_stores_done") if (g := span.increase(n)) is not None), 0.0)
-    return ZERO if went_on and not dropped and failures <= took else exactly(failures)
+    return ZERO if went_on and failures <= took else exactly(failures)
 
 
 def _load_cost(view: View) -> Interval:
