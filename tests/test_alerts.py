@@ -149,16 +149,22 @@ def series_lines(run: Sequence[Moment]) -> list[dict[str, str]]:
     return [{"series": name, "values": " ".join("stale" if v == "_" else v for v in row)} for name, row in values.items()]
 
 
+WRITTEN_OUT = {r.id: {term.signal.name: term.limit for term in r.terms() if term.signal.unit != "condition"} for r in RULES.values()}
+"""A site that says every limit itself, as it is anyway: no condition is asked for by its name."""
+
+
 @promtool
-def test_alerts_and_verdict_agree(tmp_path: Path) -> None:
+@pytest.mark.parametrize("thresholds", [{}, WRITTEN_OUT], ids=["default", "every limit configured"])
+def test_alerts_and_verdict_agree(tmp_path: Path, thresholds: dict[str, dict[str, float]]) -> None:
     """On every scenario, at every sample, the alerts that fire are the findings that fire: none is missing, none is too many."""
-    alerts = rendered(site())
+    rules = active(thresholds)
+    alerts = rendered(Site(rules, ROOT))
     for alert in alerts:
         alert.pop("annotations")  # promtool compares them literally
     group = {"name": "kvwatch", "interval": f"{STEP:g}s", "rules": alerts}
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [group]}))
     for scenario in ALL:
-        runs = [judged_moments(scenario.engine, moments) for moments in sequences(scenario)]
+        runs = [judged_moments(scenario.engine, moments, rules) for moments in sequences(scenario)]
         tests = [{"interval": f"{STEP:g}s", "input_series": series_lines(run), "promql_expr_test": _checks(run)} for run in runs]
         file = tmp_path / f"{scenario.rule.id}.yaml"
         file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": f"{STEP:g}s", "tests": tests}))

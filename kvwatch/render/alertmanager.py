@@ -11,12 +11,12 @@ import yaml
 
 from kvwatch.diagnose import WORST
 from kvwatch.render import Site
+from kvwatch.render.promql import OWNER_LABELS
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import Rule
 
 PATH = "alerts/alertmanager.yaml"
 HEADER = "# Rendered by `kvwatch render alertmanager`; put your receivers in and keep the inhibition rules.\n"
-OWNER = ("target", "engine", "model", "rank")
 MODEL = ("engine", "model")
 
 
@@ -26,7 +26,7 @@ def render(site: Site) -> Mapping[str, str]:
         {
             "source_matchers": [f'rule="{r.rule.id}"'],
             "target_matchers": [f'rule=~"{"|".join(effects)}"'],
-            "equal": list(MODEL if r.rule.spreads else OWNER),
+            "equal": list(MODEL if r.rule.spreads else OWNER_LABELS),
         }
         for r in site.rules
         if (effects := _silenced(r.rule))

@@ -8,19 +8,36 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import yaml
 
 from kvwatch.render import Site
-from kvwatch.render.promql import OWNER, TARGET, signals, terms
+from kvwatch.render.promql import OWNER, OWNER_LABELS, TARGET, TARGET_LABELS, series_of, shown, terms
 from kvwatch.rules.kinds import ActiveRule, Rule
+from kvwatch.signals.kinds import SignalUnit
 
 PATH = "alerts/kvwatch.rules.yaml"
 HEADER = "# Rendered by `kvwatch render alerts`; change the rule, or render with your own configuration.\n"
-LOOKS = 6
-"""How often the terms are asked for within the last clear-hold."""
+LOOKS = 5
+"""How often the terms are asked for within the last clear-hold, at least."""
+FIRST_DIGITS = (1, 5)
+"""Steps between two looks begin with one of these, so that evaluations on even seconds meet them."""
 SHOWN = 4
 """How many values a description carries."""
+WRITERS: Mapping[SignalUnit, str] = {
+    "ratio": "humanizePercentage",
+    "fraction": 'printf "%.2f"',
+    "times": 'printf "%.3gx"',
+    "bytes": 'humanize1024 | printf "%sB"',
+    "seconds": "humanizeDuration",
+    "per second": 'printf "%.3g/s"',
+    "tokens": "humanize",
+    "tokens/s": 'humanize | printf "%s tokens/s"',
+    "requests": 'printf "%.0f"',
+    "count": 'printf "%.4g"',
+}
+"""How Prometheus' templates write each unit."""
 
 
 def alert_name(rule_id: str) -> str:
@@ -78,8 +95,14 @@ def _alert(r: ActiveRule, site: Site, only: str | None) -> dict[str, object]:
 
 
 def _duration(seconds: float) -> str:
-    """A time span as Prometheus reads it: whole seconds or milliseconds."""
-    return f"{seconds:.0f}s" if seconds == round(seconds) else f"{seconds * 1000:.0f}ms"
+    """A time span as Prometheus reads it: whole seconds or milliseconds, of which it needs one."""
+    return f"{seconds:.0f}s" if seconds == round(seconds) else f"{max(1, round(seconds * 1000))}ms"
+
+
+def _window(clear: float) -> str:
+    """The last clear-hold and the time between two looks: the longest even step that gives ``LOOKS`` of them, if there is one."""
+    steps = (digit * 10.0**power for power in range(5, -4, -1) for digit in reversed(FIRST_DIGITS))
+    return f"{_duration(clear)}:{_duration(next((step for step in steps if step * LOOKS <= clear), 0.001))}"
 
 
 def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
@@ -88,7 +111,7 @@ def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
     if only is not None:
         expr = f"({expr}) and {on} kvwatch_engine_info{{{only}}}"
     if clear:
-        expr = f"last_over_time(({expr})[{_duration(clear)}:{_duration(clear / LOOKS)}])"
+        expr = f"last_over_time(({expr})[{_window(clear)}])"
     above = sorted(o.rule.id for o in site.rules if r.rule.id in o.rule.supersedes)
     if above:
         names = "|".join(alert_name(rule_id) for rule_id in above)
@@ -102,12 +125,12 @@ def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
 
 def _description(rule: Rule) -> str:
     """What the rule means in a sentence, and the values of what it rests on."""
-    labels = ("target",) if rule.scope == "target" else ("target", "engine", "model", "rank")
+    labels = TARGET_LABELS if rule.scope == "target" else OWNER_LABELS
     matchers = ",".join(f"{name}=%q" for name in labels)
     arguments = " ".join(f"$labels.{name}" for name in labels)
     values = [
         f'{series.removeprefix("kvwatch_")} {{{{ with printf "{series}{{{matchers}}}" {arguments} | query }}}}'
-        "{{ . | first | value | humanize }}{{ else }}unknown{{ end }}"
-        for series in list(signals(rule))[:SHOWN]
+        f"{{{{ . | first | value | {WRITERS[unit]} }}}}{{{{ else }}}}unknown{{{{ end }}}}"
+        for series, unit in ((series_of(term), term.signal.unit) for term in islice(shown(rule), SHOWN))
     ]
     return f"{rule.page.strip().splitlines()[0]} Now: {', '.join(values)}." if values else rule.page.strip().splitlines()[0]

@@ -7,13 +7,17 @@ exported series, except where a rule's configuration replaces a limit inside it:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 
 from kvwatch.rules.kinds import Rule
 from kvwatch.signals import CONDITIONS, TARGET_CONDITIONS
 from kvwatch.signals.kinds import Condition, Node, Term, leaves
 
-OWNER = "on (target, engine, model, rank)"
-TARGET = "on (target)"
+OWNER_LABELS = ("instance", "target", "engine", "model", "rank")
+TARGET_LABELS = ("instance", "target")
+"""Whom a series is about: with the daemon that says it, because daemons beside their engines may all call them the same."""
+OWNER = f"on ({', '.join(OWNER_LABELS)})"
+TARGET = f"on ({', '.join(TARGET_LABELS)})"
 EXPORTED = frozenset(c.name for c in (*CONDITIONS, *TARGET_CONDITIONS))
 """Conditions that are series; the parts of others are always written out."""
 
@@ -25,7 +29,10 @@ def series_of(term: Term) -> str:
 
 
 def expression(node: Node, limits: Mapping[str, float], on: str) -> str:
-    """A vector with the subjects for which the node is proven."""
+    """A vector with the subjects for which the node is proven.
+
+    What is true by one series now and by another later has to be one thing over time, so alternatives lose the names of their series.
+    """
     if isinstance(node, Term):
         return f"{series_of(node)} {node.op} {node.limit_in(limits):.12g}"
     if node.name in EXPORTED and not any(leaf.signal.name in limits for leaf in leaves(node)):
@@ -34,7 +41,7 @@ def expression(node: Node, limits: Mapping[str, float], on: str) -> str:
     parts = [f"({expression(part, limits, on)})" for part in node.parts]
     if node.how == "none":
         return f"{_everybody(node)} unless {on} ({f' or {on} '.join(parts)})"
-    joined = f" {'and' if node.how == 'all' else 'or'} {on} ".join(parts)
+    joined = f" and {on} ".join(parts) if node.how == "all" else f"max without () ({f' or {on} '.join(parts)})"
     also = [f"({expression(part, limits, on)})" for part in node.also]
     return f" and {on} ".join([f"({joined})", *also]) if also else joined
 
@@ -53,6 +60,11 @@ def terms(rule: Rule, limits: Mapping[str, float]) -> str:
     return f" and {on} ".join(f"({part})" for part in parts)
 
 
-def signals(rule: Rule) -> Iterator[str]:
-    """The series whose values tell most of a finding, each once."""
-    yield from dict.fromkeys(series_of(term) for term in rule.terms() if term.signal.unit != "condition")
+def shown(rule: Rule) -> Iterator[Term]:
+    """The comparisons whose values tell most of a finding, a series once: the first of each condition, then the seconds."""
+    measured = [[term for term in leaves(node) if term.signal.unit != "condition"] for node in rule.when]
+    in_turn = (term for turn in zip_longest(*measured) for term in turn if term is not None)
+    first: dict[str, Term] = {}
+    for term in in_turn:
+        first.setdefault(series_of(term), term)
+    yield from first.values()

@@ -1,0 +1,131 @@
+"""What the alerts say and when, on series that promtool is given: alternatives, several daemons, numbers, and kvwatch itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvwatch.render import Site, render
+from kvwatch.render.alerts import PATH
+from kvwatch.rules import active
+
+ROOT = Path(__file__).parents[1]
+STEP = "5s"
+pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+
+
+def rendered(rule: str, thresholds: Mapping[str, Mapping[str, float]] | None = None) -> dict[str, Any]:
+    """The first alert about a rule."""
+    alerts: list[dict[str, Any]] = yaml.safe_load(render(["alerts"], Site(active(thresholds), ROOT))[PATH])["groups"][0]["rules"]
+    return next(alert for alert in alerts if alert["labels"]["rule"] == rule)
+
+
+def promtool_says(folder: Path, alerts: list[dict[str, Any]], series: Mapping[str, str], *checks: Mapping[str, object]) -> str:
+    """What promtool has against a test of these alerts, on series with a value each ``STEP``; nothing when it passes."""
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "g", "interval": STEP, "rules": alerts}]}))
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    tests = [{"interval": STEP, "input_series": inputs, "alert_rule_test": list(checks)}]
+    file = folder / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": STEP, "tests": tests}))
+    done = subprocess.run(["promtool", "test", "rules", str(file)], check=False, capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def owner(**labels: str) -> str:
+    """Labels of a series about a pool owner."""
+    return ",".join(f'{k}="{v}"' for k, v in ({"target": "t", "engine": "vllm", "model": "m", "rank": "0"} | labels).items())
+
+
+def test_what_is_true_in_turns_is_one_alert(tmp_path: Path) -> None:
+    """A pool that is full by its ratio at one moment and by what the next prompt needs at another is saturated all the time."""
+    changed = rendered("l1-saturated", {"l1-saturated": {"l1_used_ratio": 0.97}})
+    o = owner()
+    series = {
+        f"kvwatch_l1_used_ratio{{{o}}}": "0.98 0.96 " * 12,
+        f"kvwatch_l1_shortfall_tokens{{{o}}}": "0 100 " * 12,
+        f"kvwatch_requests_waiting{{{o}}}": "4x24",
+        f"kvwatch_ttft_slowdown_min{{{o}}}": "3x24",
+        f"kvwatch_pain{{{o}}}": "1x24",
+    }
+    fires = {"eval_time": "60s", "alertname": "KvwatchL1Saturated"}
+    said = promtool_says(tmp_path, [changed], series, fires)
+    assert "same labelset" not in said
+    assert 'rule="l1-saturated"' in said, "it fires, and only the empty list that was expected is wrong"
+
+
+def test_daemons_beside_engines_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Each kvwatch in a pod may call its engine the same: what is true of one engine and what is true of another make no alert."""
+    alert = rendered("l1-saturated")
+    here, there = owner(instance="10.0.0.1:9477"), owner(instance="10.0.0.2:9477")
+    bound, pain = "kvwatch_l1_bound{%s,reason='saturated'}", "kvwatch_pain{%s}"
+    series = {bound % here: "1x24", pain % here: "0x24", bound % there: "0x24", pain % there: "1x24"}
+    quiet = {"eval_time": "100s", "alertname": "KvwatchL1Saturated"}
+    assert promtool_says(tmp_path, [alert], series, quiet) == ""
+    assert "10.0.0.2:9477" in promtool_says(tmp_path, [alert], series | {bound % there: "1x24"}, quiet)
+
+
+@pytest.mark.parametrize(
+    ("rule", "series", "said"),
+    [
+        ("implausible-metric", {"implausible_values": "2"}, "implausible_values 2."),
+        ("block-fragmentation", {"block_fill_ratio_max": "0.125"}, "block_fill_ratio_max 12.5%."),
+        ("hbm-foreign-process", {"hbm_foreign_bytes_min": "8589934592"}, "hbm_foreign_bytes_min 8GiB."),
+        ("queue-stalled", {"requests_queued": "12", "tokenless_seconds_min": "90"}, "requests_queued 12, tokenless_seconds_min 1m 30s."),
+        (
+            "long-context-squeeze",
+            {"requests_waiting": "7", "ceiling_per_demand": "0.5", "sequence_change": "2.512"},
+            "requests_waiting 7, ceiling_per_demand 0.5x, sequence_change 2.51x.",
+        ),
+        (
+            "l1-saturated-l2-idle",
+            {"l1_bound": "1", "pain": "1", "l2_idle": "1", "l1_used_ratio": "0.99", "l2_resident_ratio_max": "0.04"},
+            "l1_used_ratio 99%, requests_waiting unknown, l2_resident_ratio_max 4%, l1_reclaimable_ratio unknown.",
+        ),
+    ],
+)
+def test_a_description_writes_each_number_by_its_unit(tmp_path: Path, rule: str, series: Mapping[str, str], said: str) -> None:
+    """Shares, sizes and times as people say them, each of the rule's conditions with a number first, and unknown where nothing is known."""
+    alert = rendered(rule)
+    alert["annotations"] = {"description": alert["annotations"]["description"]}
+    given = {f"kvwatch_{name}{{{owner()}}}": f"{value}x40" for name, value in series.items()}
+    given[f"kvwatch_engine_info{{{owner()}}}"] = "1x40"
+    found = promtool_says(tmp_path, [alert], given, {"eval_time": "180s", "alertname": alert["alert"]})
+    assert f"Now: {said}" in re.sub(r"\s+", " ", found)
+
+
+def test_alerts_about_kvwatch_itself(tmp_path: Path) -> None:
+    """Each says one thing: a daemon that is down is not absent too, and a target found down is neither unreachable nor stale."""
+    ours = yaml.safe_load((ROOT / "alerts" / "kvwatch-self.rules.yaml").read_text())["groups"][0]["rules"]
+    for alert in ours:
+        alert["annotations"] = {}
+    up, here = 'up{job="kvwatch",instance="i"}', 'instance="i"'
+    build, slow = f"kvwatch_build_info{{{here}}}", f'scrape_duration_seconds{{job="kvwatch",{here}}}'
+    target_up, last = f'kvwatch_target_up{{{here},target="a"}}', f'kvwatch_last_scrape_timestamp_seconds{{{here},target="a"}}'
+    down = f'kvwatch_finding{{{here},rule="target-down",severity="critical",target="a"}}'
+    well = {up: "1x200", build: "1x200", slow: "0.1x200", target_up: "1x200", last: "0+5x200"}
+    for series, wanted in (
+        (well, {}),
+        ({up: "0x200"}, {"KvwatchDown": {"job": "kvwatch", "instance": "i"}}),
+        ({}, {"KvwatchDown": {}}),
+        (well | {slow: "6x200"}, {"KvwatchAnswersSlowly": {"job": "kvwatch", "instance": "i"}}),
+        (well | {target_up: "0x200", last: "0x200"}, {"KvwatchTargetUnreachable": {"instance": "i", "target": "a"}}),
+        (well | {target_up: "0x200", last: "0x200", down: "1x200"}, {}),
+        (well | {last: "0x200"}, {"KvwatchTargetStale": {"instance": "i", "target": "a"}}),
+    ):
+        severities = {alert["alert"]: alert["labels"]["severity"] for alert in ours}
+        checks = [
+            {
+                "eval_time": "900s",
+                "alertname": name,
+                "exp_alerts": [{"exp_labels": {"severity": severities[name]} | wanted[name]}] if name in wanted else [],
+            }
+            for name in severities
+        ]
+        assert promtool_says(tmp_path, ours, series, *checks) == ""
