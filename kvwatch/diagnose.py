@@ -46,7 +46,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One owner or target at its newest sample: every signal, the open episodes, and what could not be decided."""
+    """One owner or target at its newest sample: every signal, the open episodes, and what could not be decided.
+
+    ``mapped`` says whether its GPUs were known.
+    """
 
     at: float
     engine: str | None
@@ -57,6 +60,7 @@ class Judged:
     calm: bool = False
     pained_at: float | None = None
     window: float | None = None
+    mapped: bool = False
 
 
 def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Judged:
@@ -88,6 +92,7 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
         calm=calm,
         pained_at=pained_at,
         window=view.window().seconds or None,
+        mapped=view.gpus is not None,
     )
 
 

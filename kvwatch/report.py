@@ -97,14 +97,16 @@ def state_of(owner: OwnerSnapshot) -> str:
     return "serving" if busy else "idle"
 
 
-def notes_of(owner: OwnerSnapshot, watch_window: float) -> tuple[Note, ...]:
-    """What was decided about odd data, in the scrape and over time."""
+def notes_of(owner: OwnerSnapshot, snapshot: Snapshot) -> tuple[Note, ...]:
+    """What was decided about odd data, in the scrape, over time and between the engine and the GPUs."""
     notes = list(owner.state.notes)
-    if owner.restarted_at is not None and owner.judged.at - owner.restarted_at <= watch_window:
+    if owner.restarted_at is not None and owner.judged.at - owner.restarted_at <= snapshot.watch.window:
         notes.append(Note("restarted", "the engine restarted; rates and baselines do not reach across it"))
     still = owner.judged.values.get("tokenless_seconds", UNKNOWN)
     if owner.state.engine == "sglang" and owner.state.running.lo > 0 and still.lo > 0 and owner.state.waiting.hi == 0:
         notes.append(Note("stale-suspected", "running requests without a new token: SGLang's gauges may be up to 30 s old when it is idle"))
+    if snapshot.gpus is not None and snapshot.gpus.gpus and not owner.judged.mapped and owner.state.engine != "lmcache":
+        notes.append(Note("gpu-mapping-unknown", "which GPUs are this engine's is not proven, so their memory is not judged: set gpus"))
     return tuple(notes)
 
 
@@ -196,7 +198,7 @@ def _owner(o: OwnerSnapshot, snapshot: Snapshot) -> dict[str, Json]:
             "mean_sequence_tokens": value("mean_sequence_tokens"),
             "concurrency_ceiling": value("concurrency_ceiling_requests"),
         },
-        "notes": [{"code": n.code, "text": n.text} for n in notes_of(o, snapshot.watch.window)],
+        "notes": [{"code": n.code, "text": n.text} for n in notes_of(o, snapshot)],
     }
 
 

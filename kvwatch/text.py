@@ -11,7 +11,7 @@ from kvwatch.model import Evidence, Finding, Pool
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict, notes_of, state_of
 from kvwatch.signals import HELP
-from kvwatch.store import OwnerSnapshot
+from kvwatch.store import OwnerSnapshot, Snapshot
 from kvwatch.wording import duration, number, printable, show
 
 BAR = 40
@@ -33,7 +33,7 @@ def to_text(said: Verdict, columns: int | None = None) -> str:
     width = None if columns is None else max(NARROWEST, min(columns, WIDEST))
     lines = [f"{MARKS[said.status]}  {said.summary}", ""]
     for owner in said.snapshot.owners:
-        lines += [*_owner(owner, said.snapshot.watch.window, _bar_width(width)), ""]
+        lines += [*_owner(owner, said.snapshot, _bar_width(width)), ""]
     for incident in incidents(said.findings):
         lines += _incident(incident)
     lacking = dict.fromkeys((f.subject.target, name) for f in said.findings if f.status == "unknown" for name in f.missing)
@@ -66,7 +66,7 @@ def _name(target: str, engine: str | None, model: str | None, rank: str | None) 
     return "  ".join(p for p in parts if p)
 
 
-def _owner(o: OwnerSnapshot, window: float, cells: int) -> list[str]:
+def _owner(o: OwnerSnapshot, snapshot: Snapshot, cells: int) -> list[str]:
     state = o.state
     values = o.judged.values
     lines = [f"{_name(state.target, state.engine, state.model, state.rank)}  [{state_of(o)}]"]
@@ -83,7 +83,7 @@ def _owner(o: OwnerSnapshot, window: float, cells: int) -> list[str]:
     if state.engine != "lmcache":
         lines.append("  " + ", ".join(counts))
     lines += [line for pool in state.pools for line in _pool(pool, cells)]
-    lines += [f"  note {n.code}: {n.text}" for n in notes_of(o, window)]
+    lines += [f"  note {n.code}: {n.text}" for n in notes_of(o, snapshot)]
     return lines
 
 

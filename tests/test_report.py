@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from kvwatch.model import EngineState, GpuProcess, GpuReading, GpuState, Missing, Note, NvmlState, Outcome, Pool, ScrapeError, Target
+from kvwatch.model import (
+    EngineName,
+    EngineState,
+    GpuProcess,
+    GpuReading,
+    GpuState,
+    Missing,
+    Note,
+    NvmlState,
+    Outcome,
+    Pool,
+    ScrapeError,
+    Target,
+)
 from kvwatch.quantity import Interval, Op, at_least, exactly
 from kvwatch.report import Verdict, iso, plain, state_of, to_json, verdict
 from kvwatch.rules import RULES, active
@@ -261,6 +274,20 @@ def test_gpus_are_told_as_nvml_tells_them() -> None:
     assert first["processes"] == [{"pid": 7, "used": None, "mine": None}]
     assert (first["reserved"], first["parent"], first["profile"]) == (None, None, None)
     assert (second["state"], second["detail"], second["total"], second["processes"]) == ("lost", "fell off the bus", None, None)
+
+
+def test_where_a_gpu_may_be_anybodys_the_engine_says_so() -> None:
+    """Not without a GPU, not once they are mapped, and not of a server that has none."""
+    card = GpuState("n1", 0, "GPU-0", "card", "ok", total=100, used=90, free=10)
+
+    def codes(*cards: GpuState, engine: EngineName = "vllm", mine: tuple[GpuState, ...] | None = None) -> list[str]:
+        store = Store([TARGET], Watch(interval=10.0), active(), lambda _target, _reading, _engines: mine)
+        store.set_gpus(GpuReading(0.0, NvmlState("ok"), cards))
+        store.add(turn(sample(engine=engine)))
+        return [n["code"] for n in read(verdict(store.snapshot(0.0), active()))["engines"][0]["notes"]]
+
+    assert codes(card) == ["gpu-mapping-unknown"]
+    assert codes(card, mine=(card,)) == codes() == codes(card, engine="lmcache") == []
 
 
 def full(target: str, at: float, *, rank: str = "0", model: str | None = "m") -> Outcome:
