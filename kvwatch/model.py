@@ -301,6 +301,7 @@ GAUGES: Mapping[str, str] = {
     "block_size": "tokens in one block or page",
     "usable_blocks": "vLLM: blocks that can hold KV (without the null block)",
     "kv_groups": "vLLM: KV cache groups",
+    "lookahead_tokens": "vLLM: tokens a running request may be drafted ahead (speculative decoding)",
     "memory_fraction": "share of HBM the engine may use (--gpu-memory-utilization, --mem-fraction-static)",
     "kv_bytes_per_token": "bytes one token takes in the pools of all GPUs of one owner",
     "kv_pool_bytes": "bytes of the L1 pool on one GPU",

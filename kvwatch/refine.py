@@ -6,6 +6,7 @@ back with the narrowest split that is proven, and a best guess beside it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +14,7 @@ from kvwatch.events.estimate import Estimate, estimate
 from kvwatch.events.ledger import LedgerView
 from kvwatch.events.memory import PoolMemory, PoolReading
 from kvwatch.model import Contradiction, EngineState, Guess, Outcome, OwnerKey, Pool
-from kvwatch.quantity import UNKNOWN, Interval, exactly
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
 
 ViewOf = Callable[[str, float], LedgerView | None]
 """What the events of a rank told up to a time of the caller's clock; None where nobody listens."""
@@ -79,7 +80,9 @@ def _reading(state: EngineState) -> PoolReading | None:
         return None
     counters, finished, first = state.counters, state.histograms.get("generation"), state.histograms.get("ttft")
     computed, generated = counters.get("computed_prompt_tokens"), counters.get("generation_tokens")
-    connector = "waiting_prefetch" in state.gauges or state.facts.get("l2_configured") == "true"
+    # One that only hands KV over holds blocks of requests that run no more: its failures are counted, even when it fetches nothing.
+    connector = "waiting_prefetch" in state.gauges or "transfer_failures" in counters or state.facts.get("l2_configured") == "true"
+    ahead = state.gauges.get("lookahead_tokens", ZERO).hi
     return PoolReading(
         blocks=round(blocks),
         used=round((usage or 0.0) * blocks),
@@ -89,6 +92,7 @@ def _reading(state: EngineState) -> PoolReading | None:
         caching=state.facts.get("prefix_caching") != "false",
         plain=state.gauges.get("kv_groups", UNKNOWN).exact == 1 and not connector,
         bare_first=state.facts.get("reuses_bare_first") == "true",
+        tail_blocks=1 + math.ceil(ahead / size),
         computed_tokens=computed + generated if computed is not None and generated is not None else None,
         first_tokens=None if first is None else first.count,
         generating_tokens=generated - finished.sum if generated is not None and finished is not None else None,

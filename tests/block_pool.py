@@ -34,13 +34,17 @@ class Request:
 
 @dataclass
 class Engine:
-    """An engine with ``blocks`` usable blocks of ``size`` tokens that runs at most ``slots`` requests, ``budget`` tokens a step."""
+    """An engine with ``blocks`` usable blocks of ``size`` tokens that runs at most ``slots`` requests, ``budget`` tokens a step.
+
+    Each request gets room for ``ahead`` tokens more, as with speculative decoding.
+    """
 
     blocks: int = 24
     size: int = 4
     slots: int = 4
     budget: int = 24
     seed: int = 0
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -70,6 +74,7 @@ class Engine:
             block_size=self.size,
             plain=True,
             bare_first=True,
+            tail_blocks=1 + -(-self.ahead // self.size),
             computed_tokens=self.prompt_tokens + self.generated,
             first_tokens=self.first,
             preemptions=self.preempted,
@@ -152,7 +157,7 @@ class Engine:
     def _allocate(self, request: Request, amount: int) -> bool:
         """Give a request room for more tokens and cache the blocks they fill; False when there is not enough."""
         end = request.computed + amount
-        need = -(-end // self.size) - len(request.blocks)
+        need = -(-(end + self.ahead) // self.size) - len(request.blocks)
         if need > len(self.free):
             return False
         for _ in range(need):

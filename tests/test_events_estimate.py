@@ -23,13 +23,14 @@ Events = st.sampled_from(["all", "none", "late", "lossy"])
     joins=st.integers(0, 120),
     disturb=st.floats(0, 0.05),
     load=st.floats(0.02, 0.6),
+    ahead=st.sampled_from([0, 0, 0, 3, 9]),
 )
 def test_the_truth_is_inside_at_every_scrape(  # noqa: PLR0913, PLR0917  what hypothesis draws
-    seed: int, every: int, events: str, joins: int, disturb: float, load: float
+    seed: int, every: int, events: str, joins: int, disturb: float, load: float, ahead: int
 ) -> None:
-    """With all events, with late or lossy ones or none: available lies in its interval, whatever clients and operators do."""
+    """With all events, with late or lossy ones or none: available lies in its interval, whatever clients, operators and drafts do."""
     rng = random.Random(seed)
-    engine = Engine(blocks=rng.choice((8, 24, 60)), slots=rng.choice((2, 5, 12)), budget=rng.choice((8, 24, 64)), seed=seed)
+    engine = Engine(blocks=rng.choice((8, 24, 60)), slots=rng.choice((2, 5, 12)), budget=rng.choice((8, 24, 64)), seed=seed, ahead=ahead)
     prompts = [[rng.randrange(3) for _ in range(rng.randrange(1, 26))] for _ in range(6)]
     ledger, told, memory = Ledger(), 0, None
     for step in range(400):

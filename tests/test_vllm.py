@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from kvwatch.engines import Engine, Reading, vllm
 from kvwatch.engines.vllm_pools import CacheConfig
 from kvwatch.exposition import parse
-from kvwatch.model import COUNTERS, FACTS, GAUGES, HISTOGRAMS, EngineState, Pool
+from kvwatch.model import COUNTERS, FACTS, GAUGES, HISTOGRAMS, EngineState, Outcome, Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
+from kvwatch.refine import Refiner
 from tests.vllm_bodies import OWNER, codes, config, engine, hbm, one, read, series
 
 DATA = Path(__file__).parent / "data" / "vllm"
@@ -471,6 +472,25 @@ def test_a_step_changes_the_fingerprint_and_a_setting_the_identity() -> None:
     assert (now.fingerprint, now.identity) == (again.fingerprint, again.identity)
     assert (now.fingerprint != stepped.fingerprint, now.identity) == (True, stepped.identity)
     assert now.identity != larger.identity
+
+
+def free_and_bare(*more: str) -> Interval:
+    """The free blocks that may hold nothing, of 100 that turned over twice: 90 in use, 4 requests running, one answered."""
+    body = engine(0.9, running=4) + config(num_gpu_blocks=101, prefix_cache_retention_interval="None", kv_cache_size_tokens=1616,
+                                           kv_cache_max_concurrency=1.0)  # fmt: skip
+    body += series("prompt_tokens_by_source_total", 3200, f'{OWNER},source="local_compute"') + series("generation_tokens_total", 32)
+    body += series("num_preemptions_total", 0) + 'http_requests_total{handler="/metrics"} 9\n'
+    body += "".join(series(f"time_to_first_token_seconds{end}", 1, f'{OWNER},le="+Inf"') for end in ("_bucket", "_sum", "_count"))
+    outcome = Outcome("t", 10.0, None, 0.0, states=(one(body + "".join(more)),))
+    return hbm(Refiner().refine(outcome).states[0]).available * exactly(1 / 16)
+
+
+def test_a_running_request_holds_one_bare_block_and_more_with_drafts() -> None:
+    """Each may leave its last block unfinished, and the blocks that a draft reaches into; what a hand-over holds is in no count."""
+    drafted = [series("spec_decode_num_accepted_tokens_per_pos_total", 0, f'{OWNER},position="{i}"') for i in range(3)]
+    assert free_and_bare() == Interval(0, 5)
+    assert free_and_bare(*drafted[:1]) == free_and_bare(*drafted) == Interval(0, 10)
+    assert free_and_bare(series("nixl_num_failed_transfers_total", 0)) == Interval(0, 10)
 
 
 def test_the_version_comes_from_beside() -> None:

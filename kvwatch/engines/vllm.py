@@ -50,12 +50,14 @@ HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
 TELLING = (*GAUGES, *(name + end for names in COUNTERS.values() for name in names for end in ("", "_total")))
 """The families by whose labels engines are told apart. With several API servers the gauges are born with an engine's first step."""
 
+DRAFTED = "spec_decode_num_accepted_tokens_per_pos"
+"""A series for each position of a draft, only with speculative decoding and from the start (vllm/v1/spec_decode/metrics.py)."""
 EXTERNAL = ("external_prefix_cache_queries", "external_prefix_cache_hits")
 
 
 def _wanted() -> frozenset[str]:
     counted = [name for names in COUNTERS.values() for name in names]
-    counted += [*EXTERNAL, "prompt_tokens_by_source", *NATIVE, *SIMPLE, *HANDOVER]
+    counted += [*EXTERNAL, "prompt_tokens_by_source", DRAFTED, *NATIVE, *SIMPLE, *HANDOVER]
     observed = [LMCACHE_SERVER, *(name for names in HISTOGRAMS.values() for name in names)]
     parts = [name + part for name in observed for part in ("", "_bucket", "_sum", "_count")]
     return frozenset(PREFIX + n for n in (*GAUGES, *counted, *(name + "_total" for name in counted), *parts))
@@ -114,6 +116,7 @@ def _state(scrape: Scrape, series: Series, started: float | None) -> EngineState
         "block_size": maybe(config.page),
         "usable_blocks": maybe(blocks.usable),
         "kv_groups": UNKNOWN if blocks.hybrid is None else at_least(2.0) if blocks.hybrid else exactly(1.0),
+        "lookahead_tokens": _lookahead(series),
         "memory_fraction": maybe(config.memory_fraction),
         "kv_pool_bytes": maybe(config.memory_bytes if config.override is None else None),  # the override replaces what the bytes would hold
         "waiting_prefetch": _fetching(series),
@@ -155,6 +158,12 @@ def _fetching(series: Series) -> Interval:
     """Waiting requests whose KV is still on its way; ``completed_waiting`` has arrived and waits for the scheduler."""
     stages = [series.gauge("num_requests_kv_fetch_by_stage", stage=s) for s in ("waiting_to_start", "in_progress")]
     return stages[0] + stages[1]
+
+
+def _lookahead(series: Series) -> Interval:
+    """Tokens of a draft: as many as there are positions."""
+    positions = {s.labels.get("position") for name in (DRAFTED, DRAFTED + "_total") for s in series.samples.get(name, ())}
+    return exactly(float(len(positions))) if positions else UNKNOWN
 
 
 def _asleep(series: Series) -> bool:

@@ -22,7 +22,7 @@ class PoolReading:
 
     ``blocks`` (without the null block) and ``used`` are whole numbers, ``running`` and ``waiting`` count requests. ``plain`` says that
     the pool is proven to be one group of full attention without a KV connector, ``bare_first`` that free bare blocks are used first,
-    ``tail_blocks`` how many bare blocks a running request may hold (more than one with speculative decoding).
+    ``tail_blocks`` how many bare blocks a running request may hold (more than its last one with speculative decoding).
     ``computed_tokens`` are prompt tokens computed here plus generated ones, ``first_tokens`` the requests that got one,
     ``generating_tokens`` the generated ones of requests that have not finished (aborted ones for ever), ``resets`` HTTP calls that
     may have emptied the cache (known to be 0 only where calls are counted at all).
