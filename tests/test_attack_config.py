@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.__main__ import main
+from kvwatch.command_line import main
 from kvwatch.config import ConfigError, load
 from kvwatch.sizing import token_sizes
 

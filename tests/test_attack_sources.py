@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.__main__ import main
+from kvwatch.command_line import main
 
 BODY = 'vllm:num_requests_running{engine="0"} 1\nvllm:num_requests_waiting{engine="0"} 0\n'
 JUDGED = 1

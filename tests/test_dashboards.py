@@ -267,7 +267,7 @@ def _links(board: Json) -> Iterator[Json]:
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     """Whoever renders dashboards without the SDK is told how to get it."""
-    without = "import sys; sys.modules['grafana_foundation_sdk'] = None; from kvwatch.__main__ import main; sys.exit(main())"
+    without = "import sys; sys.modules['grafana_foundation_sdk'] = None; from kvwatch.command_line import main; sys.exit(main())"
     done = subprocess.run([sys.executable, "-c", without, "render", "dashboards", "--check"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (64, "")
     assert done.stderr.count("\n") == 1

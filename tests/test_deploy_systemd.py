@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.__main__ import WRONG_USAGE, build_parser
+from kvwatch.command_line import WRONG_USAGE, build_parser
 from tests.manifests import DEPLOY
 
 FILE = DEPLOY / "systemd/kvwatch.service"

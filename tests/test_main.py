@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from kvwatch import __version__
-from kvwatch.__main__ import main
+from kvwatch.command_line import main
 from kvwatch.rules import RULES
 from tests.loopback import server
 from tests.pages import Pages, vllm
@@ -174,9 +174,9 @@ def test_64_for_a_configuration_that_is_none(words: tuple[str, ...], tmp_path: P
 
 
 @contextmanager
-def child(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """Run it as a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("KVWATCH_")}
+def child(*words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run it as a process of its own, with these environment variables."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KVWATCH_")} | variables
     command = [sys.executable, "-m", "kvwatch", *words]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -194,6 +194,14 @@ def test_130_when_interrupted() -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
+
+
+def test_130_when_interrupted_while_it_loads(tmp_path: Path) -> None:
+    """Ctrl-C in the first moment, before there is a command: no traceback either."""
+    (tmp_path / "yaml.py").write_text("raise KeyboardInterrupt")
+    with child("rules", PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])) as process:
+        assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == 130
 
 
 @pytest.mark.parametrize("words", [("rules",), ("diagnose", CALM), ("explain", "l1-saturated")])

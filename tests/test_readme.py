@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.__main__ import build_parser
+from kvwatch.command_line import build_parser
 from kvwatch.config import ENVIRONMENT, describe, load
 from kvwatch.rules import RULES, names
 from tests.terminal import on_a_terminal

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kvwatch.__main__ import main
+from kvwatch.command_line import main
 from kvwatch.render import Site, render
 from kvwatch.rules import RULES, active
 
