@@ -281,12 +281,14 @@ class Track:
             self.baseline = Baseline(identity=state.identity)
         return frame
 
-    def settle(self, values: Mapping[str, Interval], *, calm: bool) -> None:
-        """Keep the signals read from the newest sample, and learn from it when it was calm."""
-        newest = replace(self.frames[-1], values=values)
-        self.frames[-1] = newest
-        if calm and len(self.frames) > 1:
-            before = self.frames[-2]
+    def keep(self, values: Mapping[str, Interval]) -> None:
+        """Keep the signals read from the newest sample."""
+        self.frames[-1] = replace(self.frames[-1], values=values)
+
+    def learn(self) -> None:
+        """Learn from the newest sample, which was calm."""
+        if len(self.frames) > 1:
+            before, newest = self.frames[-2], self.frames[-1]
             if before.epoch == newest.epoch and newest.at - before.at >= LEAST_SPAN:
                 self.baseline = self.baseline.learn(before, newest)
 

@@ -17,7 +17,7 @@ from kvwatch.rules.kinds import ActiveRule
 from kvwatch.signals import SIGNALS
 from kvwatch.view import TargetView, View, Watch
 
-KEPT_SIGNALS = frozenset(s.name for s in SIGNALS if s.kept)
+KEPT_SIGNALS = tuple(s for s in SIGNALS if s.kept)
 
 GpuMapping = Callable[[Target, GpuReading | None, int], tuple[GpuState, ...] | None]
 """Which GPUs are proven to be a target's engine's, given how many engines there are; None when unknown."""
@@ -133,14 +133,20 @@ class Store:
         for key in [k for k, t in record.tracks.items() if k not in seen and self._old(t.frames[-1].at, outcome.at)]:
             del record.tracks[key]
             record.judged.pop(key, None)
-        for state in outcome.states:
-            key = state.owner
-            track = record.tracks[key]
-            server = self._server(record, state, outcome.at)
-            view = View(track, record.target, self._watch, self._peers(key, outcome.at), server, self._gpus_for(record), outcome)
+        gpus = self._gpus_for(record)
+        views = [
+            View(record.tracks[s.owner], record.target, self._watch, (), self._server(record, s, outcome.at), gpus, outcome)
+            for s in outcome.states
+        ]
+        for view in views:  # before anybody is judged: ranks of one page look at each other's newest sample
+            view.track.keep({s.name: s.of(view) for s in KEPT_SIGNALS})
+        for view in views:
+            key = view.track.key
+            view.peers = self._peers(key, outcome.at)
             judged = judge(view, self._rules, record.judged.get(key))
             record.judged[key] = judged
-            track.settle({n: v for n, v in judged.values.items() if n in KEPT_SIGNALS}, calm=judged.calm)
+            if judged.calm:
+                view.track.learn()
 
     def _old(self, then: float, now: float) -> bool:
         return now - then > self._watch.stale_seconds

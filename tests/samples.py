@@ -93,7 +93,7 @@ def track(*states: EngineState, baseline: Baseline | None = None, values: Mappin
     for state in states:
         made.append(state)
     if values is not None:
-        made.settle(values, calm=False)
+        made.keep(values)
     if baseline is not None:
         made.baseline = baseline
     return made

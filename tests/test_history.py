@@ -32,7 +32,8 @@ def track(*states: EngineState, calm: bool = False) -> Track:
     made = Track(KEY)
     for s in states:
         made.append(s)
-        made.settle({}, calm=calm)
+        if calm:
+            made.learn()
     return made
 
 

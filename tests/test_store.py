@@ -256,6 +256,19 @@ def test_without_a_model_only_ranks_of_the_target_are_peers() -> None:
     assert spare_peer(sample(50.0, target="b", model=None, rank="1", pools=[hbm(200)], waiting=0), me) == 0.2
 
 
+def test_every_rank_of_a_page_sees_how_long_the_others_stand_still() -> None:
+    """Whichever of them is the full one, and in whatever order the page tells them: the freeze is its finding."""
+    for full_rank in ("0", "1", "2"):
+        s = store()
+        for at in range(0, 80, 10):
+            used = {rank: hbm(990 if rank == full_rank else 300) for rank in ("0", "1", "2")}
+            ranks = [sample(at, target="a", rank=r, pools=[p], running=5, waiting=1, generation_tokens=70) for r, p in used.items()]
+            s.add(Outcome("a", at, at, 0.1, states=tuple(ranks)))
+        found = verdict(s.snapshot(70), active({"l1-saturated": {"hold": 10.0}})).findings
+        assert [(f.subject.rank, f.status) for f in found if f.rule == "lockstep-freeze"] == [(full_rank, "firing")]
+        assert not [f for f in found if f.rule == "queue-stalled" and f.subject.rank == full_rank and f.status != "unknown"]
+
+
 def resident(targets: tuple[Target, ...], *turns: Outcome) -> float | None:
     """The host tier's resident share as target "a" is told."""
     s = store(*targets)
