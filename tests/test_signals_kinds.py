@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -39,6 +40,13 @@ def test_a_configured_limit_takes_the_place_of_the_rules() -> None:
     assert holds(A >= 0.95, view, {"a": 0.97}) is False
     assert holds(Condition("x", "", "any", (A >= 0.95, B > 0)), view, {"a": 0.97}) is False
     assert holds(A >= 0.95, view, {"b": 0.97}) is True
+
+
+def test_two_shares_of_one_whole_have_one_line() -> None:
+    """Who moves the limit of the used share moves that of the free one, and the other way round; both set are both kept."""
+    used, free = replace(A >= 0.95, rest="b"), replace(B <= 0.05, rest="a")
+    assert [free.limit_in(limits) for limits in ({}, {"a": 0.97}, {"b": 0.1}, {"a": 0.97, "b": 0.1})] == [0.05, 0.03, 0.1, 0.1]
+    assert [used.limit_in(limits) for limits in ({}, {"a": 0.97}, {"b": 0.1}, {"a": 0.97, "b": 0.1})] == [0.95, 0.97, 0.9, 0.97]
 
 
 def test_a_signal_of_an_owner_is_none_of_a_target() -> None:

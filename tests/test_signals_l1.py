@@ -88,6 +88,15 @@ def test_saturated_is_about_the_next_request(used: float, asked: dict[str, objec
     assert holds(l1.saturated, moment(*states), {}) is expected
 
 
+def test_a_higher_limit_of_the_used_share_is_not_undone_by_the_free_one() -> None:
+    """A pool of which 4 % is free is 96 % used: who asks for 97 % does not hear of it, by either share."""
+    view = moment(sample(pools=[hbm(960)]))
+    assert holds(l1.saturated, view, {}) is True
+    assert holds(l1.saturated, view, {"l1_used_ratio": 0.97}) is False
+    assert holds(l1.saturated, view, {"l1_reclaimable_ratio": 0.03}) is False
+    assert holds(l1.saturated, moment(sample(pools=[hbm(970)])), {"l1_used_ratio": 0.97}) is True
+
+
 def test_a_small_pool_is_saturated_far_below_095() -> None:
     """Half used, but the prompts of the window need more than the other half."""
     before, after = {"prompt": histogram(0, 0, 0, 0, 0)}, {"prompt": histogram(0, 0, 0, 0, 2, total=1400)}

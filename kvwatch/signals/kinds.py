@@ -95,15 +95,22 @@ class TargetSignal:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One comparison."""
+    """One comparison.
+
+    ``rest`` names the signal that is the other share of the same whole, where a condition looks at both: who sets one limit moves the line
+    for both, or the other term would keep it where it was.
+    """
 
     signal: Signal | TargetSignal
     op: Op
     limit: float
+    rest: str = ""
 
     def limit_in(self, limits: Limits) -> float:
         """The limit, or what the configuration puts in its place."""
-        return limits.get(self.signal.name, self.limit)
+        if self.signal.name in limits or self.rest not in limits:
+            return limits.get(self.signal.name, self.limit)
+        return round(1 - limits[self.rest], 12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from kvwatch.history import Frame
 from kvwatch.model import Pool
@@ -225,7 +226,7 @@ session_ratio = Signal("l1_session_ratio", "ratio", "share of the pool in HBM he
 
 saturated = Condition(
     "l1_saturated", "the next request does not fit the pool in HBM", "any",
-    (used_ratio >= 0.95, reclaimable_ratio <= 0.05, shortfall > 0),
+    (replace(used_ratio >= 0.95, rest=reclaimable_ratio.name), replace(reclaimable_ratio <= 0.05, rest=used_ratio.name), shortfall > 0),
 )  # fmt: skip
 bound = Condition(
     "l1_bound", "requests wait and the pool in HBM is why", "any",
