@@ -193,6 +193,39 @@ def test_before_hbm_was_evicted_whole_it_serves_the_hits_alone() -> None:
     assert l2.written_steadily.of(moment(sample(), sample(5))) == UNKNOWN
 
 
+def in_the_engine(*counts: float, step: float) -> View:
+    """LMCache in the engine: stores done at each sample, as its counters tell them."""
+    facts = {"l2_kind": "lmcache", "l2_configured": "true"}
+    pools = [hbm(800), host(100)]
+    return moment(*(
+        sample(i * step, pools=pools, facts=facts, l2_stores_done=n, l2_read_tokens=0, l1_hit_tokens=9.0 * i) for i, n in enumerate(counts)
+    ))  # fmt: skip
+
+
+def test_lmcache_in_the_engine_tells_its_writes_in_stairs() -> None:
+    """It flushes every 10 s: a counter that stands still between two flushes proves no pause, one that stands for longer does."""
+    stairs = [float(i // 2) for i in range(61)]
+    assert holds(l2.never_read, in_the_engine(*stairs, step=5), {}) is True
+    assert holds(l2.never_read, in_the_engine(*[min(n, 20) for n in stairs], step=5), {}) is False
+    assert holds(l2.never_read, in_the_engine(*[float(i) for i in range(21)], step=15), {}) is True
+    assert l2.turnover.of(in_the_engine(0, 1, step=5)) == ZERO
+
+
+def test_lmcache_in_the_engine_is_starved_only_when_a_flush_has_passed() -> None:
+    """Before that its store counter stands still in any case."""
+
+    def asked(seconds: float, stores: float = 0) -> View:
+        facts = {"l2_kind": "lmcache", "l2_configured": "true"}
+        ends = (0.0, seconds)
+        return moment(
+            *(sample(t, pools=[host(9)], facts=facts, computed_prompt_tokens=30 * t, l2_store_requests=7 + stores * t) for t in ends)
+        )
+
+    assert l2.unwritten_prompts.of(asked(15)) == UNKNOWN
+    assert l2.unwritten_prompts.of(asked(20)) == exactly(600)
+    assert l2.unwritten_prompts.of(asked(15, stores=1)) == ZERO
+
+
 def test_the_fullest_pool_beside_the_kv() -> None:
     """Host states; nothing where there are none."""
     states = Pool.of("l2", "mamba", "slots", capacity=exactly(10), resident=exactly(9))

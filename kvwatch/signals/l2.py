@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+from kvwatch.history import Frame, Span, Track
 from kvwatch.model import EngineState, Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly, truth
 from kvwatch.signals import l1
@@ -81,11 +82,15 @@ def _unwritten_prompts(view: View) -> Interval | None:
     """Prompt tokens computed while nothing was written; only where evictions are not counted."""
     if "l1_evicted_tokens" in view.state.counters:
         return None
-    computed = next((g for n in ("computed_prompt_tokens", "prompt_tokens") if (g := view.window().increase(n)) is not None), None)
-    asked = view.l2_increase("l2_store_requests", "l2_written_tokens", "l2_written_bytes")
+    fresh = _fresh_seconds(view.l2_track())
+    span, stores = (track.span(max(view.watch.window, fresh)) for track in (view.track, view.l2_track()))
+    computed = next((g for n in ("computed_prompt_tokens", "prompt_tokens") if (g := span.increase(n)) is not None), None)
+    asked = next((g for n in ("l2_store_requests", "l2_written_tokens", "l2_written_bytes") if (g := stores.increase(n)) is not None), None)
     if computed is None or asked is None:
         return UNKNOWN
-    return exactly(computed) if asked == 0 else ZERO
+    if asked > 0:
+        return ZERO
+    return exactly(computed) if stores.seconds >= fresh else UNKNOWN
 
 
 def _drops(view: View) -> Interval:
@@ -133,11 +138,26 @@ def _written_steadily(view: View) -> Interval | None:
     if "l1_evicted_tokens" in view.state.counters:
         return None
     span = view.l2_track().span(LONG_SECONDS)
-    for name in WRITTEN:
+    for name in (*WRITTEN, "l2_stores_done"):
         if span.judged and name in span.frames[-1].state.counters:
-            counts = [f.counters.get(name, 0.0) for f in span.frames]
-            return truth(all(b > a for a, b in itertools.pairwise(counts)))
+            counts = [f.counters.get(name, 0.0) for f in _steps_apart(span, _fresh_seconds(view.l2_track()))]
+            return truth(len(counts) > 1 and all(b > a for a, b in itertools.pairwise(counts)))
     return UNKNOWN
+
+
+def _fresh_seconds(track: Track) -> float:
+    """The shortest time in which L2's counters would show what happened."""
+    state = track.frames[-1].state
+    return STUCK_SECONDS if state.facts.get("l2_kind") == "lmcache" else 0.0
+
+
+def _steps_apart(span: Span, seconds: float) -> list[Frame]:
+    """The frames of a span that are at least so far from the one taken before."""
+    taken: list[Frame] = []
+    for frame in span.frames:
+        if not taken or frame.at - taken[-1].at >= seconds:
+            taken.append(frame)
+    return taken
 
 
 def _side_resident(view: View) -> Interval | None:
