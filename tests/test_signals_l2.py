@@ -208,7 +208,7 @@ def test_lmcache_in_the_engine_tells_its_writes_in_stairs() -> None:
     assert holds(l2.never_read, in_the_engine(*stairs, step=5), {}) is True
     assert holds(l2.never_read, in_the_engine(*[min(n, 20) for n in stairs], step=5), {}) is False
     assert holds(l2.never_read, in_the_engine(*[float(i) for i in range(21)], step=15), {}) is True
-    assert l2.turnover.of(in_the_engine(0, 1, step=5)) == ZERO
+    assert l2.written_steadily.of(in_the_engine(0, 1, step=5)) == UNKNOWN
 
 
 def test_lmcache_in_the_engine_is_starved_only_when_a_flush_has_passed() -> None:

@@ -141,7 +141,7 @@ def _written_steadily(view: View) -> Interval | None:
     for name in (*WRITTEN, "l2_stores_done"):
         if span.judged and name in span.frames[-1].state.counters:
             counts = [f.counters.get(name, 0.0) for f in _steps_apart(span, _fresh_seconds(view.l2_track()))]
-            return truth(len(counts) > 1 and all(b > a for a, b in itertools.pairwise(counts)))
+            return truth(all(b > a for a, b in itertools.pairwise(counts))) if len(counts) > 1 else UNKNOWN
     return UNKNOWN
 
 
