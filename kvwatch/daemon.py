@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics_text
 from prometheus_client.registry import Collector
 
+from kvwatch.address import Address
 from kvwatch.catalogue import page_of
 from kvwatch.config import Config, ConfigError, target_from_url
 from kvwatch.diagnosing import GPU_TIMEOUT, watch_of
@@ -185,7 +186,7 @@ def run(config: Config, load: Load) -> int:
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, lambda _number, _frame: threading.Thread(target=daemon.reload, daemon=True).start())
     daemon.start()
-    where = ", ".join(f"http://{s.getsockname()[0]}:{s.getsockname()[1]}" for s in sockets)
+    where = ", ".join(Address("http", host, port, "").origin for host, port, *_ in (s.getsockname() for s in sockets))
     LOG.info("listening on %s, %d targets", where, len(config.targets))
     if not config.targets:
         LOG.info("no target configured: looking for an engine at %s", " and ".join(DEFAULT_URLS))

@@ -13,6 +13,9 @@ import pytest
 import yaml
 
 from kvwatch import __version__
+from kvwatch.config import describe
+from kvwatch.render import Site, render
+from kvwatch.rules import active
 from tests.manifests import DEPLOY, ROOT, Document, check, check_container, config_of, documents, kvwatch_in, named, pod_of, workloads
 
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed: no wheel for this machine", exc_type=ImportError)
@@ -140,6 +143,27 @@ def test_a_service_monitor_needs_a_service() -> None:
         rendered({"mode": "daemonset", "monitor": {"kind": "service"}})
 
 
+@pytest.mark.parametrize("kind", ["pod", "service"])
+def test_the_alert_about_kvwatch_knows_the_job_whatever_the_release_is_called(kind: str) -> None:
+    """Prometheus names the job after the release; where that says nothing of kvwatch, the monitor does."""
+
+    def endpoint(name: str) -> Document:
+        objects, _ = rendered({"fullnameOverride": name, "monitor": {"kind": kind}})
+        (monitor,) = [thing for thing in objects if thing["kind"] in {"PodMonitor", "ServiceMonitor"}]
+        (found,) = monitor["spec"]["podMetricsEndpoints" if kind == "pod" else "endpoints"]
+        return dict(found)
+
+    assert endpoint("eyes")["relabelings"] == [{"targetLabel": "job", "replacement": "kvwatch"}]
+    assert "relabelings" not in endpoint("kvwatch-eyes")
+
+
+def test_an_image_may_be_named_by_its_digest() -> None:
+    """The digest stands behind the tag, which is the version of the chart unless said."""
+    digest = f"sha256:{'0123456789abcdef' * 4}"
+    (workload,) = workloads(rendered({"image": {"repository": "registry.example/kvwatch", "digest": digest}})[0])
+    assert kvwatch_in(pod_of(workload))["image"] == f"registry.example/kvwatch:{__version__}@{digest}"
+
+
 def rule_files() -> Sequence[Path]:
     """The repository's rule files."""
     return sorted((ROOT / "alerts").glob("*.rules.yaml"))
@@ -175,6 +199,17 @@ def test_the_dashboards_are_the_repositorys() -> None:
         name: json.loads(text) for name, text in files.items()
     }
     assert all(len(text.encode()) < 1 << 20 for text in files.values())
+
+
+@pytest.mark.parametrize("url", ["https://kvwatch.example.com/runbook/", "https://wiki.example.com/kv.md#"])
+def test_dashboards_lead_where_the_alerts_do(url: str) -> None:
+    """What the chart makes of an address is what `kvwatch render` makes of it."""
+    objects, _ = rendered({"dashboards": {"enabled": True}, "prometheusRule": {"runbookUrl": url}})
+    maps = [thing["data"] for thing in named(objects, "ConfigMap").values() if "grafana_dashboard" in thing["metadata"]["labels"]]
+    expected = render(["dashboards"], Site(active(), ROOT, url))
+    assert {name: json.loads(text) for data in maps for name, text in data.items()} == {
+        Path(path).name: json.loads(text) for path, text in expected.items()
+    }
 
 
 def test_a_package_has_the_files_that_the_chart_links_to(tmp_path: Path) -> None:
@@ -213,6 +248,8 @@ def test_a_name_of_ones_own_is_everywhere() -> None:
         ({"targets": [{"url": "http://a:8000", "engin": "vllm"}]}, "engin"),
         ({"config": {"targets": []}}, "targets"),
         ({"config": {"listen": "127.0.0.1:9477"}}, "listen"),
+        ({"config": {"intervall": "5s"}}, "intervall"),
+        ({"image": {"repository": "kvwatch", "digest": "0123"}}, "digest"),
         ({"service": {"port": 0}}, "port"),
         ({"prometheusRule": {"runbookUrl": "kvwatch.example.com"}}, "runbookUrl"),
     ],
@@ -228,8 +265,17 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     assert schema["properties"].keys() - {"global"} == values.keys()
     for key, section in schema["properties"].items():
-        if section.get("additionalProperties") is False:
+        if section.get("additionalProperties") is False and key != "config":
             assert section["properties"].keys() == values[key].keys(), key
+
+
+def test_the_schema_knows_every_setting_and_no_other() -> None:
+    """The keys of kvwatch.yaml and of a target, as kvwatch has them; targets stand beside, and the probes need the default address."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    settings = [key.name for key in describe()]
+    assert schema["properties"]["config"]["properties"].keys() == {re.split(r"[.[]", name)[0] for name in settings} - {"targets", "listen"}
+    inside = {name.removeprefix("targets[].").split(".")[0] for name in settings if name.startswith("targets[].")}
+    assert schema["definitions"]["target"]["properties"].keys() == inside
 
 
 def test_the_chart_is_for_this_version() -> None:

@@ -120,6 +120,13 @@ def test_a_service_is_pinned_and_has_no_rights(name: str) -> None:
             assert source in COMPOSE["volumes"]
 
 
+def test_an_image_is_built_by_one_service() -> None:
+    """Builds side by side that end in the same tag fail by chance; whoever else runs the image waits for the one."""
+    built = [service["image"] for service in SERVICES.values() if "build" in service]
+    assert built == [f"kvwatch:{__version__}"]
+    assert len([service for service in SERVICES.values() if service["image"] in built]) > 1
+
+
 def test_services_wait_for_those_they_need_to_be_well() -> None:
     """Whoever is waited for has a health check: its own, or the image's."""
     needed = {(needed, how["condition"]) for service in SERVICES.values() for needed, how in service.get("depends_on", {}).items()}

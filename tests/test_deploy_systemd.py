@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,15 @@ def test_the_service_reloads_and_ends_as_kvwatch_does() -> None:
     assert service()["Restart"] == "on-failure"
     assert service()["RestartPreventExitStatus"] == str(WRONG_USAGE)
     build_parser().parse_args(service()["ExecStart"].split()[1:])
+
+
+def test_what_its_first_lines_say_can_be_done() -> None:
+    """From the root of a checkout: the unit is where it is installed from, and the program is the one that the service starts."""
+    orders = TEXT.partition("[Unit]")[0]
+    program = service()["ExecStart"].split()[0]
+    assert f"install -m 644 {FILE.relative_to(DEPLOY.parent)} /etc/systemd/system/" in orders
+    assert set(re.findall(r"\S*kvwatch(?= check-config)", orders)) == {program}
+    assert f"{Path(program).parent}/pip install" in orders
 
 
 def test_nvml_reaches_the_devices_and_nothing_else_does() -> None:

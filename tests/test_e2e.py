@@ -206,6 +206,7 @@ def test_an_incident_is_one_notification_with_a_runbook_and_an_end(site: Site) -
     said = alert["annotations"]
     assert said["summary"].startswith(RULES[ROOT_RULE].short)
     assert re.search(r"requests_waiting \d", said["description"])
+    assert re.search(r"l1_used_ratio [\d.]+%", said["description"])
     assert "error" not in said["description"]
     runbook = httpx.get(said["runbook_url"], trust_env=False)
     assert runbook.is_success

@@ -51,6 +51,17 @@ def frames(child: Child, target: str) -> int:
     return max((len(e["age_seconds"]) for e in engines if e["target"] == target), default=0)
 
 
+def test_the_log_names_an_address_that_a_browser_takes(tmp_path: Path) -> None:
+    """Of IPv6 too: the host in brackets, and the pages answer there."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 on loopback")
+    with serving(tmp_path, "--listen", "[::1]:0", "--config", str(config(tmp_path, "nvml: off"))) as child:
+        assert child.pages.base_url.host == "::1"
+        assert child.pages.get("/healthz").is_success
+
+
 def test_a_changed_file_is_taken_on_sighup(tmp_path: Path, engine: int) -> None:
     """A new target is scraped, and one that was taken out disappears."""
     file = config(tmp_path, *targets(engine, "old"))

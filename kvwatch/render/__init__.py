@@ -9,8 +9,12 @@ from pathlib import Path
 
 from kvwatch.rules.kinds import ActiveRule
 
-RUNBOOK_URL = "http://kvwatch:9477/runbook/"
-"""Where a daemon named kvwatch serves a rule's page."""
+SERVED = "/runbook/"
+"""Where a daemon has its own runbook."""
+LOCAL_URL = "http://127.0.0.1:9477"
+"""Where a browser finds kvwatch on the same machine, through Compose and through a port that is forwarded."""
+RUNBOOK_URL = f"{LOCAL_URL}{SERVED}"
+"""Where the runbook is until a site says it."""
 
 
 @dataclass(frozen=True, slots=True)

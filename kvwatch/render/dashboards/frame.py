@@ -9,16 +9,12 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard
 
-from kvwatch.render import RUNBOOK_URL, Site
+from kvwatch.render import LOCAL_URL, SERVED, Site
 from kvwatch.render.dashboards import queries
 from kvwatch.render.dashboards.panels import DATASOURCE
 
 TAG = "kvwatch"
 REFRESH = "15s"
-SERVED = "/runbook/"
-"""Where a daemon has its own runbook."""
-LOCAL_URL = "http://127.0.0.1:9477"
-"""Where a browser finds kvwatch on the same machine, through Compose and through a port that is forwarded; else the user says it."""
 ADDRESS = "${kvwatch:raw}"
 EVERYTHING = dashboard.VariableOption(selected=True, text="All", value="$__all")
 
@@ -113,8 +109,7 @@ def _variables(site: Site, *, every_target: bool) -> list[Builder[dashboard.Vari
     target = _choice("target", "label_values(kvwatch_target_info, target)", every=every_target)
     model = _choice("model", f"label_values(kvwatch_engine_info{{{queries.TARGET}}}, model)")
     rank = _choice("rank", f'label_values(kvwatch_engine_info{{{queries.TARGET}, model=~"$model"}}, rank)')
-    served = site.runbook_url != RUNBOOK_URL and site.runbook_url.endswith(SERVED)
-    address = site.runbook_url.removesuffix(SERVED) if served else LOCAL_URL
+    address = site.runbook_url.removesuffix(SERVED) if site.runbook_url.endswith(SERVED) else LOCAL_URL
     where = build.TextBoxVariable("kvwatch").label("kvwatch at").description("Where your browser reaches kvwatch; only links use it.")
     where.default_value(address).current(dashboard.VariableOption(selected=True, text=address, value=address))
     return [source, target, model, rank, where]

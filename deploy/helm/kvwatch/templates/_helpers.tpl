@@ -54,7 +54,7 @@ targets:
 {{/* The container, the same in every mode. */}}
 {{- define "kvwatch.container" -}}
 name: kvwatch
-image: {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote }}
+image: "{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}{{ with .Values.image.digest }}@{{ . }}{{ end }}"
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if eq .Values.mode "sidecar" }}
 restartPolicy: Always
