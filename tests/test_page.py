@@ -210,6 +210,18 @@ def test_unknown_is_said_and_never_zero(page: Page, source: CountingSource) -> N
     expect(row(page, "chat-1 rank 0").locator("svg.bar rect")).to_have_count(0)
 
 
+def test_a_silent_engine_has_no_tier_denied(page: Page, source: CountingSource) -> None:
+    """An engine whose figures are too old is said to have unknown tiers, not none, and its last minutes are still drawn."""
+    verdict = load("flagship")
+    source.past = verdict
+    silent = verdict["engines"][0] | {"state": "unknown", "pools": [], "requests": dict.fromkeys(verdict["engines"][0]["requests"])}
+    see(page, source, verdict | {"engines": [silent, *verdict["engines"][1:]]})
+    found = row(page, f"{silent['target']} rank {silent['rank']}")
+    expect(found.locator("summary .l1")).to_have_text(re.compile("unknown$"))
+    expect(found.locator("summary .l2")).to_have_text(re.compile("unknown$"))
+    expect(found.get_by_role("img", name=re.compile("Tiers over .* L1 used: now unknown"))).to_have_count(1)
+
+
 def test_intervals_keep_both_ends(page: Page, source: CountingSource) -> None:
     """Bounds are shown as a range, a lower bound as such, a missing model in words."""
     see(page, source)
@@ -426,7 +438,7 @@ def test_every_part_has_a_name(page: Page, source: CountingSource) -> None:
     for name in ("Verdict", "Engines", "GPU memory", "Targets"):
         expect(page.get_by_role("region", name=name)).to_be_visible()
     expect(page.get_by_role("navigation", name="Sections").get_by_role("link")).to_have_text(
-        ["Findings 6", "Engines 5", "GPUs 6", "Targets 4"]
+        ["Findings 5", "Engines 5", "GPUs 6", "Targets 4"]
     )
     levels = page.locator("h1, h2, h3, h4").evaluate_all(
         "(all) => all.filter((node) => node.checkVisibility()).map((node) => Number(node.tagName[1]))"

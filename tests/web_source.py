@@ -79,6 +79,7 @@ class FakeSource:
     def start_over(self, verdict: dict[str, Any]) -> None:
         """Ready, with one verdict, and with a reload that goes well."""
         self.shown = verdict
+        self.past: dict[str, Any] | None = None
         self.tried = True
         self.refusal: str | None = None
         self.reloads = 0
@@ -103,8 +104,8 @@ class FakeSource:
         return body, "text/plain; version=0.0.4; charset=utf-8"
 
     def history(self) -> Mapping[str, object]:
-        """What the page draws as lines."""
-        return remember(self.shown)
+        """What the page draws as lines: made of the verdict, unless the past was another."""
+        return remember(self.past or self.shown)
 
     def runbook(self, rule: str) -> str | None:
         """A page for the rules of the verdict."""

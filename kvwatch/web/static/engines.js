@@ -100,7 +100,13 @@ function fullest(engine, which) {
 function tier(engine, which) {
   const pool = fullest(engine, which);
   const several = engine.pools.filter((other) => other.tier === which).length > 1;
-  return h("span", { class: which }, h("i", { class: "tag" }, which.toUpperCase()), pool ? meter(pool, several) : h("span", { class: "dim" }, `no ${which.toUpperCase()}`));
+  return h("span", { class: which }, h("i", { class: "tag" }, which.toUpperCase()), pool ? meter(pool, several) : h("span", { class: "dim" }, without(engine, which)));
+}
+
+/** Only of an engine that tells about itself is it known that it lacks a tier; every engine but an LMCache server has an L1. */
+function without({ engine, state }, which) {
+  const silent = state === "unknown" || state === "starting";
+  return silent || (which === "l1" && engine !== "lmcache") ? "unknown" : `no ${which.toUpperCase()}`;
 }
 
 function inside({ engine, failing }, history, series) {
@@ -142,10 +148,11 @@ function charts(engine, { age_seconds: ages, series }, window) {
   const at = { ages, window };
   const { requests, ttft } = engine;
   const [l1, l2] = ["l1", "l2"].map((which) => fullest(engine, which));
+  const past = (values) => values?.some((value) => value !== null); // what an engine had is drawn, also when it is silent now
   return h("div", { class: "charts" },
     chart({ ...at, title: "Tiers", unit: "ratio", top: 1, lines: [
-      ...(l1 ? [{ label: "L1 used", look: "first", now: l1.used_ratio, values: series.l1_used_ratio }] : []),
-      ...(l2 ? [{ label: "L2 filled", look: "second", now: l2.resident_ratio, values: series.l2_resident_ratio_max, low: series.l2_resident_ratio_min }] : []),
+      ...(l1 || past(series.l1_used_ratio) ? [{ label: "L1 used", look: "first", now: l1?.used_ratio, values: series.l1_used_ratio }] : []),
+      ...(l2 || past(series.l2_resident_ratio_max) ? [{ label: "L2 filled", look: "second", now: l2?.resident_ratio, values: series.l2_resident_ratio_max, low: series.l2_resident_ratio_min }] : []),
     ] }),
     chart({ ...at, title: "Requests", unit: "count", lines: [
       { label: "waiting", look: "first", now: requests?.waiting, values: series.requests_waiting },

@@ -74,7 +74,7 @@ function subject({ target, engine, model, rank }) {
 }
 
 function since(finding) {
-  const span = typeof finding.since_seconds === "number" ? `for ${show(finding.since_seconds, "seconds")}` : "";
+  const span = typeof finding.since_seconds === "number" ? `for ${show(Math.round(finding.since_seconds), "seconds")}` : "";
   return finding.status === "firing" ? span : [finding.severity, span].filter(Boolean).join(", ");
 }
 

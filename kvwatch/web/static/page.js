@@ -77,7 +77,7 @@ function render() {
   const { verdict } = state;
   if (verdict === null) return;
   document.title = `${verdict.status} · kvwatch`;
-  const counts = { findings: verdict.findings.length, engines: verdict.engines.length, gpus: verdict.gpus.length, targets: verdict.targets.length };
+  const counts = { findings: verdict.findings.filter(({ status }) => status !== "unknown").length, engines: verdict.engines.length, gpus: verdict.gpus.length, targets: verdict.targets.length };
   draw(element("summary"), [banner(verdict)]);
   draw(element("findings"), [...findingList(verdict.findings, parts), counts.targets ? null : h("p", { key: "empty", class: "nobody" }, ...nobody())]);
   engines(verdict);
