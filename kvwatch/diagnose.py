@@ -6,7 +6,7 @@ effects. The same samples give the same findings.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvwatch.model import Advice, Evidence, Finding, Severity, Subject
@@ -16,7 +16,7 @@ from kvwatch.rules.kinds import CLEAR_HOLD, ActiveRule, Do, Rule, Say
 from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS, UNITS, l1, latency
 from kvwatch.signals.kinds import branches, evidence, holds, undecided
 from kvwatch.view import TargetView, View
-from kvwatch.wording import fill, show, without_places
+from kvwatch.wording import fill, prose, without_places
 
 AFTER_PAIN_SECONDS = 15.0
 """First tokens of requests that queued still arrive this long after the queue is gone; they are not calm."""
@@ -99,7 +99,7 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
 def judge_target(view: TargetView, rules: Sequence[ActiveRule], before: Judged | None) -> Judged:
     """Judge a target's newest turn."""
     values = {s.name: s.of(view) for s in TARGET_SIGNALS} | {c.name: truth(holds(c, view, {})) for c in TARGET_CONDITIONS}
-    words = {name: show(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known}
+    words = {name: prose(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known}
     words |= {"url": view.target.url}
     error = view.last.error
     if error is not None:
@@ -108,6 +108,7 @@ def judge_target(view: TargetView, rules: Sequence[ActiveRule], before: Judged |
     if missing:
         words |= {
             "missing_names": ", ".join(m.series for m in missing),
+            "missing_why": "; ".join(f"{m.series}: {m.why}" for m in missing),
             "missing_enable": "; ".join(dict.fromkeys(m.enable for m in missing)),
         }
     episodes, open_questions = _carry_on(view, [r for r in rules if r.rule.scope == "target"], before, view.last.at, None, words)
@@ -116,7 +117,7 @@ def judge_target(view: TargetView, rules: Sequence[ActiveRule], before: Judged |
 
 def _words(view: View, values: Mapping[str, Interval]) -> dict[str, str]:
     """The words sentences may use: every known signal, and what the engine says of itself."""
-    words = {name: show(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known or value.exact is not None}
+    words = {name: prose(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known or value.exact is not None}
     words |= {name: text for name, text in view.state.facts.items() if text}
     if view.state.implausible:
         words["implausible_names"] = ", ".join(f"{name} = {value:g}" for name, value in view.state.implausible)
@@ -237,6 +238,7 @@ def _finding(active: ActiveRule, case: Case, episode: Episode) -> Finding:
         causes=(),
         caused_by=None,
         runbook=f"{RUNBOOK}#{rule.id}",
+        quiet_seconds=case.judged.at - episode.last_true,
     )
 
 
@@ -296,13 +298,23 @@ def _rank(rule_id: str) -> tuple[int, str]:
 
 
 def _roots_first(live: Sequence[Finding]) -> list[Finding]:
-    """Worst root first; each followed by its effects."""
+    """The root of the worst that fires first, then of the worst that may fire; each followed by its effects."""
 
     def order(f: Finding) -> tuple[int, int, str, str, str, str]:
         s = f.subject
         return (-WORST[f.severity], f.status != "firing", s.target, s.rank or "", s.model or "", f.rule)
 
     effects = _Effects.among(live)
+
+    def below(f: Finding) -> Iterator[Finding]:
+        yield f
+        for effect in effects.of(f):
+            yield from below(effect)
+
+    def weight(root: Finding) -> tuple[int, int]:
+        whole = [*below(root)]
+        return (-max((WORST[f.severity] for f in whole if f.status == "firing"), default=0), -max(WORST[f.severity] for f in whole))
+
     placed: dict[tuple[str, Subject], Finding] = {}
 
     def place(f: Finding) -> None:
@@ -311,7 +323,7 @@ def _roots_first(live: Sequence[Finding]) -> list[Finding]:
             for effect in sorted(effects.of(f), key=order):
                 place(effect)
 
-    for root in sorted((f for f in live if f.caused_by is None), key=order):
+    for root in sorted((f for f in live if f.caused_by is None), key=lambda f: (weight(f), order(f))):
         place(root)
     return list(placed.values())
 

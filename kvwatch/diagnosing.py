@@ -21,6 +21,7 @@ from kvwatch.rules import active
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.scrape import Client
 from kvwatch.store import Store
+from kvwatch.summary import place_of
 from kvwatch.text import to_text
 from kvwatch.view import Watch
 from kvwatch.wording import printable
@@ -151,8 +152,7 @@ def row(said: Verdict) -> str:
     """One line of a timeline: when, how bad, and what is open."""
     when = f"{said.snapshot.now:.0f} s" if said.at is None else f"{time.strftime('%H:%M:%S', time.gmtime(said.at))}"
     open_ones = ", ".join(
-        f"{f.rule}{' (' + f.reason + ')' if f.reason else ''} {f.status} on {f.subject.target}"
-        + (f" rank {f.subject.rank}" if f.subject.rank not in {None, "0"} else "")
+        f"{f.rule}{' (' + f.reason + ')' if f.reason else ''} {f.status} on {place_of(f.subject, said.ranks)}"
         for f in said.findings
         if f.status != "unknown"
     )

@@ -474,7 +474,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The only thing every output prints."""
+    """The only thing every output prints; what it tells is of the last sample that had its terms true, ``quiet_seconds`` ago."""
 
     rule: str
     severity: Severity
@@ -490,6 +490,7 @@ class Finding:
     causes: tuple[str, ...]
     caused_by: str | None
     runbook: str
+    quiet_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

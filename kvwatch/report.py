@@ -1,4 +1,4 @@
-"""The verdict: one snapshot, its findings, and the sentence on top, as values and as JSON. Pure."""
+"""The verdict: one snapshot and its findings, as values and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 from kvwatch.diagnose import Case, Incident, findings, incidents, status_of
 from kvwatch.model import Finding, GpuReading, Note, Pool, Subject
-from kvwatch.quantity import UNKNOWN, ZERO, Interval
+from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.store import OwnerSnapshot, Snapshot, TargetSnapshot
-from kvwatch.wording import show
+from kvwatch.summary import ranked, summary, where_of
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 QUEUES = ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_queue",
@@ -32,6 +32,11 @@ class Verdict:
     summary: str
     at: float | None
 
+    @property
+    def ranks(self) -> frozenset[str]:
+        """The targets with several pool owners."""
+        return ranked(self.snapshot)
+
 
 def verdict(snapshot: Snapshot, rules: Sequence[ActiveRule], target: str | None = None) -> Verdict:
     """Judge a snapshot, of one target if its name is given."""
@@ -44,42 +49,7 @@ def verdict(snapshot: Snapshot, rules: Sequence[ActiveRule], target: str | None 
     fresh = [o for o in owners if not o.stale]
     status = status_of(found, judged_any=bool(fresh))
     times = [t.last_good.wall for t in targets if t.last_good is not None and t.last_good.wall is not None]
-    return Verdict(narrowed, found, status, _summary(narrowed, found, fresh), max(times, default=None))
-
-
-def _summary(snapshot: Snapshot, found: Sequence[Finding], fresh: Sequence[OwnerSnapshot]) -> str:
-    open_ones = [i for i in incidents(found) if i.roots[0].severity != "info"]
-    if open_ones:
-        top = next((i for i in open_ones if any(f.status == "firing" for f in i.roots)), open_ones[0])
-        root = top.roots[0]
-        first = f" Do first: {root.remedy[0].do}." if root.remedy else ""
-        begun = "" if any(f.status == "firing" for f in top.roots) else "Beginning: "
-        more = f" {len(open_ones) - 1} more to look at." if len(open_ones) > 1 else ""
-        return f"{begun}{where_of(top)}: {root.title}.{first}{more}"
-    if not fresh:
-        failed = [t for t in snapshot.targets if t.last is not None and t.last.error is not None]
-        if failed:
-            first_failed = failed[0]
-            detail = first_failed.last.error.detail if first_failed.last is not None and first_failed.last.error is not None else ""
-            return f"Nothing could be judged. {first_failed.target.name}: {detail}"
-        return "Nothing was scraped yet."
-    queues = [o.state.waiting for o in fresh if o.state.waiting.known]
-    queued = f", {show(sum(queues, ZERO), 'requests')} requests wait" if queues else ""
-    used = [o.judged.values.get("l1_used_ratio", UNKNOWN) for o in fresh]
-    fullest = max((u.hi for u in used if u.known), default=None)
-    level = "" if fullest is None else f", L1 at most {min(fullest, 1.0) * 100:.0f} % used"
-    return f"Nothing fires: {len(fresh)} pool owner{'s' if len(fresh) != 1 else ''} watched{level}{queued}."
-
-
-def where_of(incident: Incident) -> str:
-    """Where an incident shows: its target and rank, or how many of them."""
-    subjects = [f.subject for f in incident.roots]
-    first = subjects[0]
-    if len(subjects) == 1:
-        return first.target + (f" rank {first.rank}" if first.rank not in {None, "0"} else "")
-    targets = dict.fromkeys(s.target for s in subjects)
-    ranks = ", ".join(f"{s.target} rank {s.rank}" for s in subjects[:3]) + (", ..." if len(subjects) > 3 else "")  # noqa: PLR2004
-    return f"{len(subjects)} ranks of {next(iter(targets))}" if len(targets) == 1 else f"{len(subjects)} pool owners ({ranks})"
+    return Verdict(narrowed, found, status, summary(narrowed, found, fresh), max(times, default=None))
 
 
 def state_of(owner: OwnerSnapshot) -> str:
@@ -123,7 +93,7 @@ def to_json(said: Verdict) -> dict[str, Json]:
         "nvml": _nvml(snapshot.gpus),
         "gpus": _gpus(snapshot.gpus),
         "findings": [_finding(f) for f in said.findings],
-        "incidents": [_incident(i) for i in incidents(said.findings)],
+        "incidents": [_incident(i, said.ranks) for i in incidents(said.findings)],
     }
 
 
@@ -245,10 +215,10 @@ def _gpus(reading: GpuReading | None) -> list[Json]:
     return rows
 
 
-def _incident(i: Incident) -> dict[str, Json]:
+def _incident(i: Incident, ranks: frozenset[str]) -> dict[str, Json]:
     root = i.roots[0]
     effects: list[Json] = [*dict.fromkeys(e.rule for e in i.effects)]
-    return {"rule": root.rule, "severity": root.severity, "count": len(i.roots), "where": where_of(i), "effects": effects}
+    return {"rule": root.rule, "severity": root.severity, "count": len(i.roots), "where": where_of(i, ranks), "effects": effects}
 
 
 def _finding(f: Finding) -> dict[str, Json]:

@@ -7,14 +7,17 @@ import re
 import textwrap
 
 from kvwatch.diagnose import Incident, incidents
-from kvwatch.model import Evidence, Finding, Pool
+from kvwatch.model import Evidence, Finding, Pool, Subject
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict, notes_of, state_of
-from kvwatch.signals import HELP
+from kvwatch.signals import HELP, UNITS
 from kvwatch.store import OwnerSnapshot, Snapshot
+from kvwatch.summary import place_of
 from kvwatch.wording import duration, number, printable, show
 
 BAR = 40
+FEW = 4
+"""Up to so many pool owners, all are told whole."""
 USED, EVICTABLE, AVAILABLE, HELD, UNSURE = "█", "▒", "·", "▚", "?"
 TIERS = {"l1": "L1 HBM", "l2": "L2 host", "l3": "L3 storage"}
 WIDEST = 120
@@ -25,6 +28,15 @@ _BESIDE_BAR = 60
 _TOGETHER = re.compile(r"(?<=\d) (?=(?:%|s|min|h|[KMGT]?i?B)(?![\w-]))|(?<=\S) (?=\d)")
 """Before a number and before its unit: those stay on the line of what they belong to."""
 _HANGING = 4
+FIGURES = {
+    "ttft_p99_seconds": "TTFT p99 {}",
+    "ttft_baseline_p99_seconds": "calm p99 {}",
+    "preemption_rate": "preemptions {}",
+    "token_rate": "made {}",
+    "prefix_hit_ratio": "L1 hits {}",
+    "concurrency_ceiling_requests": "L1 fits {} of this length",
+}
+"""What is told of an engine beside its queue, where it is known."""
 MARKS = {"critical": "CRITICAL", "warning": "WARNING", "ok": "OK", "unknown": "UNKNOWN"}
 
 
@@ -32,14 +44,12 @@ def to_text(said: Verdict, columns: int | None = None) -> str:
     """Lay out a verdict, a line for each thing that is said, folded to the ``columns`` of a terminal; None keeps lines whole."""
     width = None if columns is None else max(NARROWEST, min(columns, WIDEST))
     lines = [f"{MARKS[said.status]}  {said.summary}", ""]
-    for owner in said.snapshot.owners:
-        lines += [*_owner(owner, said.snapshot, _bar_width(width)), ""]
+    lines += _owners(said, _bar_width(width))
     for incident in incidents(said.findings):
-        lines += _incident(incident)
-    lacking = dict.fromkeys((f.subject.target, name) for f in said.findings if f.status == "unknown" for name in f.missing)
-    if lacking:
-        lines += ["Not known, so nothing is said about it:", *(f"  {target}: {HELP.get(name, name)}" for target, name in lacking), ""]
-    lines += _targets(said)
+        lines += _incident(incident, said.ranks)
+    lines += _not_known(said)
+    lines += [f"Target {t.target.name}: {t.last.error.reason}: {t.last.error.detail}"
+              for t in said.snapshot.targets if t.last is not None and t.last.error is not None]  # fmt: skip
     lines += _gpus(said)
     while lines and not lines[-1]:
         lines.pop()
@@ -61,49 +71,63 @@ def _bar_width(width: int | None) -> int:
     return BAR if width is None else max(BAR // 4, min(BAR, width - _BESIDE_BAR))
 
 
-def _name(target: str, engine: str | None, model: str | None, rank: str | None) -> str:
-    parts = [target, engine or "", model or "", f"rank {rank}" if rank not in {None, "0"} else ""]
-    return "  ".join(p for p in parts if p)
+def _owners(said: Verdict, cells: int) -> list[str]:
+    """Those in trouble first, in the order of their findings; of many, the others in a line each."""
+    owners, lines = said.snapshot.owners, list[str]()
+    live = [f.subject for f in said.findings if f.status != "unknown" and f.severity != "info"]
+    order = {place: n for n, place in enumerate(dict.fromkeys((s.target, s.rank) for s in live))}
+
+    def trouble(o: OwnerSnapshot) -> int:
+        return min(order.get((o.state.target, rank), len(order)) for rank in (o.state.rank, None))
+
+    for o in sorted(owners, key=trouble):
+        state = o.state
+        name = f"{place_of(Subject(state.target, state.engine, state.model, state.rank), said.ranks)}  {state.engine}"
+        head = f"{name}{f'  {state.model}' if state.model else ''}  [{state_of(o)}]"
+        if o.stale:
+            lines += [f"{head}  no fresh values", ""]
+        elif trouble(o) < len(order) or len(owners) <= FEW:
+            lines += [head, *_owner(o, said.snapshot, cells), ""]
+        else:
+            used = o.judged.values.get("l1_used_ratio", UNKNOWN)
+            lines.append("  ".join([head, *_queue(o), *([f"L1 {show(used, 'ratio')} used"] if used.known else [])]))
+    return [*lines, ""] if lines and lines[-1] else lines
+
+
+def _queue(o: OwnerSnapshot) -> list[str]:
+    """Who runs and who waits; an LMCache server has no requests."""
+    state = o.state
+    if state.engine == "lmcache":
+        return []
+    counts = f"running {show(state.running, 'requests')}, waiting {show(state.waiting, 'requests')}"
+    deferred = state.waiting_deferred
+    return [f"{counts} ({show(deferred, 'requests')} of them deferred)" if deferred.known and deferred.hi > 0 else counts]
 
 
 def _owner(o: OwnerSnapshot, snapshot: Snapshot, cells: int) -> list[str]:
-    state = o.state
-    values = o.judged.values
-    lines = [f"{_name(state.target, state.engine, state.model, state.rank)}  [{state_of(o)}]"]
-    if o.stale:
-        return [*lines, "  no fresh values"]
-    counts = [f"running {show(state.running, 'requests')}", f"waiting {show(state.waiting, 'requests')}"]
-    if state.waiting_deferred.known and state.waiting_deferred.hi > 0:
-        counts.append(f"of these {show(state.waiting_deferred, 'requests')} deferred")
-    extras = (("TTFT p99", "ttft_p99_seconds", "seconds"), ("calm p99", "ttft_baseline_p99_seconds", "seconds"),
-              ("preemptions", "preemption_rate", "per second"), ("made", "token_rate", "tokens/s"),
-              ("L1 hits", "prefix_hit_ratio", "ratio"),
-              ("ceiling", "concurrency_ceiling_requests", "requests"))  # fmt: skip
-    counts += [f"{label} {show(values[name], unit)}" for label, name, unit in extras if values.get(name, UNKNOWN).known]
-    if state.engine != "lmcache":
-        lines.append("  " + ", ".join(counts))
+    state, values = o.state, o.judged.values
+    figures = [text.format(show(values[name], UNITS[name])) for name, text in FIGURES.items() if values.get(name, UNKNOWN).known]
+    lines = [] if state.engine == "lmcache" else ["  " + ", ".join(_queue(o) + figures)]
     lines += [line for pool in state.pools for line in _pool(pool, cells)]
     lines += [f"  note {n.code}: {n.text}" for n in notes_of(o, snapshot)]
     return lines
 
 
 def _pool(p: Pool, cells: int) -> list[str]:
-    label = f"  {TIERS[p.tier]:10} {p.pool:5}"
+    label, unit = f"  {TIERS[p.tier]:10} {p.pool:5}", "" if p.unit == "bytes" else f" {p.unit}"
     if not p.measured:
-        return [f"{label} unknown ({show(p.capacity, p.unit)} {p.unit} in all)" if p.capacity.known else f"{label} unknown"]
-    numbers = ", ".join(
-        f"{name} {show(q, p.unit)}"
-        for name, q in (("used", p.used), ("evictable", p.evictable), ("available", p.available), ("held", p.held))
-        if not (name == "held" and q.hi == 0)
-    )  # fmt: skip
-    if p.guess is not None and p.evictable.exact is None:
-        numbers += f" (about {number(p.guess.evictable, p.unit)} evictable, by {p.guess.source})"
-    unit = "" if p.unit == "bytes" else f" {p.unit}"
-    whole = f" of {show(p.capacity, p.unit)}{unit}" if p.capacity.known else ""
-    ratio = p.used_ratio if p.tier == "l1" else p.resident_ratio
-    word = "used" if p.tier == "l1" else "resident"
+        return [f"{label} unknown{f' ({show(p.capacity, p.unit)}{unit} in all)' if p.capacity.known else ''}"]
+    ratio, word = (p.used_ratio, "used") if p.tier == "l1" else (p.resident_ratio, "resident")
     share = f"{show(ratio, 'ratio')} {word}" if ratio.known else f"{word} share unknown"
-    return [f"{label} {bar(p, cells)} {share}{whole}", f"{'':18} {numbers}"]
+    whole = f" of {show(p.capacity, p.unit)}{unit}" if p.capacity.known else ", size unknown"
+    lines = [f"{label} {bar(p, cells)} {share}{whole}"]
+    parts = (("used", p.used), ("evictable", p.evictable), ("available", p.available), ("held", p.held))
+    if any(q.known for name, q in parts if name != "held"):
+        numbers = ", ".join(f"{name} {show(q, p.unit)}" for name, q in parts if not (name == "held" and q.hi == 0))
+        if p.guess is not None and p.evictable.exact is None:
+            numbers += f" (about {number(p.guess.evictable, p.unit)} evictable, by {p.guess.source})"
+        lines.append(f"{'':18} {numbers}")
+    return lines
 
 
 def bar(p: Pool, width: int = BAR) -> str:
@@ -129,32 +153,31 @@ def _cells(share: float, width: int) -> int:
     return math.floor(share * width + 0.5) if 0 < share < math.inf else 0
 
 
-def _incident(incident: Incident) -> list[str]:
+def _incident(incident: Incident, ranks: frozenset[str]) -> list[str]:
     """The first root whole, where else it shows, and its effects below it."""
-    lines = _finding(incident.roots[0])
-    if len(incident.roots) > 1:
-        lines.append(
-            f"  The same on {len(incident.roots) - 1} more: "
-            + ", ".join(_name(f.subject.target, None, None, f.subject.rank) for f in incident.roots[1:])
-        )
+    first, *others = incident.roots
+    lines = _finding(first, ranks)
+    if others:
+        lines.append(f"  The same on {len(others)} more: {', '.join(place_of(f.subject, ranks) for f in others)}")
     lines.append("")
     shown: dict[str, list[Finding]] = {}
     for effect in incident.effects:
         shown.setdefault(effect.rule, []).append(effect)
     for same in shown.values():
-        lines += _finding(same[0])
+        lines += _finding(same[0], ranks)
         if len(same) > 1:
-            lines.append(f"      on {len(same)} pool owners")
+            lines.append(f"      The same on {len(same) - 1} more: {', '.join(place_of(f.subject, ranks) for f in same[1:])}")
         lines.append("")
     return lines
 
 
-def _finding(f: Finding) -> list[str]:
+def _finding(f: Finding, ranks: frozenset[str]) -> list[str]:
     indent = "    " if f.caused_by else ""
-    since = "" if f.since_seconds is None else f", for {duration(f.since_seconds)}"
+    times = "" if f.since_seconds is None else f", for {duration(f.since_seconds)}"
+    passed = f", last seen {duration(f.quiet_seconds)} ago" if f.quiet_seconds else ""
     reason = f", reason {f.reason}" if f.reason else ""
-    head = f"{f.severity.upper()} {f.rule} ({f.status}{since}{reason})  {_name(f.subject.target, f.subject.engine, None, f.subject.rank)}"
-    lines = [indent + head, f"{indent}  {f.title}"]
+    place = place_of(f.subject, ranks) + (f"  {f.subject.engine}" if f.subject.engine else "")
+    lines = [f"{indent}{f.severity.upper()} {f.rule} ({f.status}{times}{passed}{reason})  {place}", f"{indent}  {f.title}"]
     if f.caused_by:
         return [lines[0], f"{lines[1]}  (caused by {f.caused_by})"]
     if f.explanation:
@@ -168,18 +191,23 @@ def _finding(f: Finding) -> list[str]:
 def _seen(e: Evidence) -> str:
     """One comparison, or in words what a condition means."""
     if e.unit == "condition":
-        return f"{HELP[e.signal]}{'' if e.limit else ': no'}"
-    return f"{e.signal} = {show(e.value, e.unit)} ({e.op} {number(e.limit, e.unit)})"
+        return f"{'' if e.limit else 'ruled out: '}{HELP[e.signal]}"
+    value = show(e.value, e.unit)
+    return f"{e.signal} {value if value.startswith('>=') else f'= {value}'} ({e.op} {number(e.limit, e.unit)})"
 
 
-def _targets(said: Verdict) -> list[str]:
-    lines = []
-    for t in said.snapshot.targets:
-        if t.last is not None and t.last.error is not None:
-            lines.append(f"Target {t.target.name}: {t.last.error.reason}: {t.last.error.detail}")
-        missing = t.last_good.missing if t.last_good is not None else ()
-        lines += [f"Target {t.target.name} lacks {m.series}: {m.why}. {m.enable}" for m in missing]
-    return lines
+def _not_known(said: Verdict) -> list[str]:
+    """What undecided findings would have needed, and where, once each."""
+    lacking: dict[str, dict[str, None]] = {}
+    for f in said.findings:
+        if f.status == "unknown":
+            for name in f.missing:
+                lacking.setdefault(name, {})[place_of(f.subject, said.ranks)] = None
+    if not lacking:
+        return []
+    several = len(said.snapshot.targets) > 1 or bool(said.ranks)
+    told = [f"  {HELP.get(name, name)}" + (f"  ({', '.join(places)})" if several else "") for name, places in lacking.items()]
+    return ["Not known, so what rests on it is neither said nor ruled out:", *told, ""]
 
 
 def _gpus(said: Verdict) -> list[str]:

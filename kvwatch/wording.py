@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from kvwatch.quantity import Interval
 
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_AMOUNT = re.compile(r"(?P<number>[\d.,]+)(?P<unit>.*)")
 PERCENT = 100
 _LARGE, _SMALL = 10, 0.1
 """Numbers from the first on need no fraction, those from the second on one digit of it."""
@@ -35,7 +36,7 @@ def _size(value: float) -> str:
 
 
 def _rounded(value: float) -> str:
-    return f"{value:.0f}" if value >= _LARGE else f"{value:.2g}"
+    return f"{value:,.0f}" if value >= _LARGE else f"{value:.2g}"
 
 
 def duration(seconds: float) -> str:
@@ -69,7 +70,16 @@ def show(value: Interval, unit: str) -> str:
     if math.isinf(value.hi):
         return f">= {number(value.lo, unit)}"
     low, high = number(value.lo, unit), number(value.hi, unit)
-    return low if low == high else f"{low.removesuffix(' %') if high.endswith(' %') else low}-{high}"
+    if low == high:
+        return low
+    amount, its = _AMOUNT.fullmatch(low), _AMOUNT.fullmatch(high)
+    same = amount is not None and its is not None and (value.lo == 0 or amount["unit"] == its["unit"])
+    return f"{amount['number'] if amount is not None and same else low}-{high}"
+
+
+def prose(value: Interval, unit: str) -> str:
+    """The same inside a sentence."""
+    return re.sub("^>= ", "at least ", show(value, unit))
 
 
 def places(text: str) -> tuple[str, ...]:

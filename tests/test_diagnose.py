@@ -212,7 +212,7 @@ def test_what_fires_is_not_put_under_what_is_pending() -> None:
 
 
 def test_the_worst_root_comes_first() -> None:
-    """Critical before warning, firing before pending, then by name; each followed by its own effects."""
+    """What fires before what is pending, critical before warning, then by name; each followed by its own effects."""
     shown = findings(
         [
             case({"scrape-slow": HELD}, target="a"),
@@ -222,7 +222,15 @@ def test_the_worst_root_comes_first() -> None:
         active(),
     )
     assert [(f.subject.target, f.rule) for f in shown] == [
-        ("c", "l1-saturated"), ("c", "ttft-degraded"), ("b", "l1-saturated"), ("b", "ttft-degraded"), ("a", "scrape-slow"),
+        ("c", "l1-saturated"), ("c", "ttft-degraded"), ("a", "scrape-slow"), ("b", "l1-saturated"), ("b", "ttft-degraded"),
+    ]  # fmt: skip
+
+
+def test_a_root_is_as_bad_as_its_effects() -> None:
+    """The verdict is critical for an effect of a warning: that warning is the one on top, not the first by name."""
+    shown = findings([case({"scrape-slow": HELD}, target="a"), case({"rank-imbalance": HELD, "l1-saturated": HELD}, target="b")], active())
+    assert [(f.subject.target, f.rule, f.caused_by) for f in shown] == [
+        ("b", "rank-imbalance", None), ("b", "l1-saturated", "rank-imbalance"), ("a", "scrape-slow", None),
     ]  # fmt: skip
 
 

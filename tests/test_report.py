@@ -311,8 +311,8 @@ def test_what_is_only_beginning_is_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("targets", "ranks", "where"),
     [(("t",), ("0",), "t"), (("t",), ("3",), "t rank 3"), (("t",), ("0", "1"), "2 ranks of t"),
-     (("t", "u"), ("0",), "2 pool owners (t rank 0, u rank 0)"),
-     (("t", "u", "v", "w"), ("0",), "4 pool owners (t rank 0, u rank 0, v rank 0, ...)")],
+     (("t", "u"), ("0",), "2 pool owners (t, u)"),
+     (("t", "u", "v", "w"), ("0",), "4 pool owners (t, u, v, ...)")],
 )  # fmt: skip
 def test_the_summary_counts_where_it_shows(targets: Sequence[str], ranks: Sequence[str], where: str) -> None:
     """One name, one rank, or how many of them."""
@@ -329,7 +329,13 @@ def test_nothing_wrong_says_what_was_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waiting", "end"), [(None, "L1 at most 31 % used."), (Interval(0, 4), "0-4 requests wait."), (at_least(3), ">= 3 requests wait.")]
+    ("waiting", "end"),
+    [
+        (None, "L1 at most 31 % used."),
+        (Interval(0, 4), "0-4 requests wait."),
+        (at_least(3), "at least 3 requests wait."),
+        (1, ", 1 request waits."),
+    ],
 )
 def test_a_queue_that_is_not_told_is_no_empty_one(waiting: Amount, end: str) -> None:
     """The summary counts what is known to wait, as far as it is known."""
@@ -345,6 +351,16 @@ def test_of_several_the_fullest_and_the_newest_count() -> None:
     spoken = said(*owners, targets=[TARGET, Target("u", "http://u/metrics")], now=9.0)
     assert spoken.summary == "Nothing fires: 2 pool owners watched, L1 at most 31 % used, 2 requests wait."
     assert read(spoken)["at"] == iso(1_700_000_009.0)
+
+
+def test_a_queue_that_one_engine_does_not_tell_is_known_from_below() -> None:
+    """What the others tell is the least there is; an LMCache server has no queue to tell."""
+    targets = [Target(name, f"http://{name}/metrics") for name in ("t", "u", "v")]
+    queued, silent = turn(sample(target="t", running=1, waiting=3)), turn(sample(target="u", running=1))
+    server = turn(sample(target="v", engine="lmcache"))
+    assert said(queued, silent, targets=targets).summary == "Nothing fires: 2 pool owners watched, at least 3 requests wait."
+    assert said(queued, server, targets=targets).summary == "Nothing fires: 2 pool owners watched, 3 requests wait."
+    assert said(server, targets=targets).summary == "Nothing fires: 1 pool owner watched."
 
 
 def test_nothing_judged_says_why() -> None:

@@ -127,7 +127,7 @@ def test_equal_roots_on_several_ranks_are_one_incident() -> None:
     said = verdict(s.snapshot(20), RULES)
     incidents = to_json(said)["incidents"]
     assert [(i["rule"], i["count"]) for i in incidents] == [("l1-saturated", 2)]  # type: ignore[index,union-attr,call-overload]
-    assert said.summary.startswith("2 pool owners (a rank 0, b rank 0)")
+    assert said.summary.startswith("2 pool owners (a, b)")
 
 
 def test_what_passed_in_a_gap_is_no_calm_time() -> None:

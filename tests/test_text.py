@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.model import GpuReading, GpuState, Guess, Missing, Note, NvmlState, Outcome, Pool, Target
+from kvwatch.model import GpuReading, GpuState, Guess, Note, NvmlState, Outcome, Pool, Target
 from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
 from kvwatch.report import Verdict, verdict
 from kvwatch.rules import active
@@ -19,7 +19,7 @@ from kvwatch.store import Store
 from kvwatch.text import AVAILABLE, BAR, EVICTABLE, HELD, UNSURE, USED, bar, folded, to_text
 from kvwatch.units import parse_duration
 from kvwatch.view import Watch
-from kvwatch.wording import duration, fill, number, places, show, without_places
+from kvwatch.wording import duration, fill, number, places, prose, show, without_places
 from tests.recorded import NAMES, verdicts
 from tests.samples import hbm, host, lost, sample, turn
 
@@ -110,17 +110,24 @@ def test_one_incident_on_many_ranks_is_told_once() -> None:
     ranks = replace(full(), states=tuple(full(rank=r).states[0] for r in ("0", "1", "2")))
     text = to_text(said(ranks, l1_saturated=0.0))
     assert text.count("CRITICAL l1-saturated (") == 1
-    assert "  The same on 2 more: t  rank 1, t  rank 2" in text.splitlines()
+    assert "  The same on 2 more: t rank 1, t rank 2" in text.splitlines()
 
 
 def test_what_is_not_known_is_listed_in_words() -> None:
     """Once for each signal, and only with trouble."""
     turns = [turn(sample(at, pools=[hbm(990)], waiting=5, running=3, facts={"l2_configured": "true"}, preemptions=0)) for at in (0.0, 9.0)]
     lines = to_text(said(*turns)).splitlines()
-    at = lines.index("Not known, so nothing is said about it:")
+    at = lines.index("Not known, so what rests on it is neither said nor ruled out:")
     unknown = list(itertools.takewhile(bool, lines[at + 1 :]))
-    assert "  t: share of the host tier that holds data" in unknown
+    assert "  share of the host tier that holds data" in unknown
     assert len(unknown) == len(set(unknown))
+
+
+def test_of_several_targets_what_is_not_known_names_them() -> None:
+    """Once for each signal still."""
+    troubled = [full(target) for target in ("t", "u")]
+    lines = to_text(said(*troubled, targets=[TARGET, Target("u", "http://u/metrics")])).splitlines()
+    assert "  the window's p99 against the calm p99  (t, u)" in lines
 
 
 def test_pools_are_told_by_what_they_are() -> None:
@@ -130,8 +137,10 @@ def test_pools_are_told_by_what_they_are() -> None:
     text = to_text(said(turn(sample(pools=[hbm(310), host(Interval(100, 200)), unseen, dark], running=1, waiting=0))))
     assert re.search(r"L1 HBM +full +\[.*\] 31 % used of 1,000 tokens\n +used 310, evictable 0-690, available 0-690\n", text)
     assert re.search(r"L2 host +kv +\[.*\] 10-20 % resident of 1,000 tokens\n", text)
-    assert re.search(r"L3 storage kv +unknown \(5 GiB bytes in all\)\n", text)
+    assert re.search(r"L3 storage kv +unknown \(5 GiB in all\)\n", text)
     assert re.search(r"L2 host +mamba +unknown\n", text)
+    share = Pool.of("l1", "full", "tokens", used_ratio=exactly(0.43))
+    assert to_text(said(turn(sample(pools=[share])))).endswith("] 43 % used, size unknown\n")
 
 
 def test_a_guess_is_told_as_one() -> None:
@@ -157,20 +166,51 @@ def test_a_server_has_no_requests() -> None:
 def test_stale_values_are_not_shown() -> None:
     """The engine is named, and the target says why."""
     text = to_text(said(turn(sample(pools=[hbm(990)], running=3)), lost("t", 31.0)))
-    assert "[unknown]\n  no fresh values\n" in text
+    assert "[unknown]  no fresh values\n" in text
     assert "Target t: timeout: no answer in 10 s" in text
     assert "99 %" not in text
 
 
-def test_notes_and_missing_series_are_told() -> None:
-    """What was decided, and what would bring what is not there."""
-    outcome = replace(
-        turn(replace(sample(running=1, waiting=0), notes=(Note("ambiguous-gauge", "two values"),))),
-        missing=(Missing("vllm:x", "logging is off", "Start without --disable-log-stats"),),
-    )
-    text = to_text(said(outcome))
+def test_in_a_fleet_trouble_comes_first_and_the_others_are_a_line_each() -> None:
+    """So that the proof is not below thirty healthy engines; up to four are told whole."""
+    names = [f"t{n}" for n in range(6)]
+    calm = [turn(sample(target=name, pools=[hbm(310)], running=1, waiting=0)) for name in names]
+    lines = to_text(said(*calm[:4], full("t4"), calm[5], targets=[Target(name, f"http://{name}/metrics") for name in names])).splitlines()
+    assert (lines[2], lines[3].startswith("  running 3, waiting 5")) == ("t4  vllm  m  [serving]", True)
+    assert lines[7:12] == [f"{name}  vllm  m  [serving]  running 1, waiting 0  L1 31 % used" for name in (*names[:4], "t5")]
+    assert lines[12] == ""
+    assert lines[13].endswith("  t4  vllm")
+
+
+def test_of_several_ranks_even_rank_0_is_named() -> None:
+    """Else "this rank" could be any; of one rank alone it is noise."""
+    ranks = replace(full(), states=(full().states[0], sample(0.0, rank="1", pools=[hbm(10)], waiting=0, running=0)))
+    lines = to_text(said(ranks, rank_imbalance=0.0)).splitlines()
+    assert lines[0].startswith("WARNING  t rank 0: ")
+    assert lines[2] == "t rank 0  vllm  m  [serving]"
+    assert any(line.startswith("WARNING rank-imbalance (") and line.endswith("  t rank 0  vllm") for line in lines)
+    assert to_text(said(full())).splitlines()[2] == "t  vllm  m  [serving]"
+
+
+def test_numbers_of_an_earlier_sample_say_how_old_they_are() -> None:
+    """In a wobble a finding stays, told as it was last seen."""
+    over = turn(sample(5.0, pools=[hbm(100)], waiting=0, running=0, preemptions=0))
+    lines = to_text(said(full(), over)).splitlines()
+    assert "CRITICAL l1-saturated (pending, for 5 s, last seen 5 s ago, reason saturated)  t  vllm" in lines
+
+
+def test_what_is_proven_not_to_be_is_said_to_be_ruled_out() -> None:
+    """And what is known from below has no equals sign."""
+    stuck = [turn(sample(at, pools=[hbm(300)], running=2, waiting=3, generation_tokens=7, preemptions=0)) for at in (0.0, 90.0)]
+    seen = [line for line in to_text(said(*stuck)).splitlines() if line.startswith("  Seen: ")]
+    assert "  Seen: ruled out: requests wait and the pool in HBM is why" in seen
+    assert "  Seen: tokenless_seconds >= 90 s (>= 10 s)" in seen
+
+
+def test_notes_are_told() -> None:
+    """What was decided about odd data."""
+    text = to_text(said(turn(replace(sample(running=1, waiting=0), notes=(Note("ambiguous-gauge", "two values"),)))))
     assert "  note ambiguous-gauge: two values\n" in text
-    assert "Target t lacks vllm:x: logging is off. Start without --disable-log-stats\n" in text
 
 
 def test_gpus_are_no_sign_of_pressure() -> None:
@@ -227,6 +267,9 @@ def test_an_exact_bar_is_whole_and_true_to_a_cell(used: int, evictable: int, ava
         (exactly(38), "seconds", "38 s"), (exactly(240), "seconds", "4 min"), (exactly(8000), "seconds", "2.2 h"),
         (exactly(2.5), "times", "2.5x"), (exactly(0.3), "per second", "0.3/s"), (exactly(812), "tokens/s", "812 tokens/s"),
         (exactly(31.9), "requests", "31"), (Interval(0.99, 0.991), "ratio", "99 %"), (exactly(0.9), "fraction", "0.90"),
+        (Interval(0, 33.5 * (1 << 30)), "bytes", "0-33.5 GiB"), (Interval(1 << 20, 3 << 20), "bytes", "1-3 MiB"),
+        (Interval(1 << 20, 1 << 30), "bytes", "1 MiB-1 GiB"), (Interval(10, 240), "seconds", "10 s-4 min"),
+        (Interval(2.5, 3), "times", "2.5-3x"), (exactly(2731), "tokens/s", "2,731 tokens/s"), (at_least(105), "seconds", ">= 105 s"),
     ],
 )  # fmt: skip
 def test_numbers_are_written_as_their_unit_is_read(value: Interval, unit: str, shown: str) -> None:
@@ -239,6 +282,12 @@ def test_durations_can_be_read_back(seconds: int) -> None:
     """To a half of their last digit, below an hour."""
     text = duration(float(seconds)).replace(" min", "m").replace(" s", "s")
     assert abs(parse_duration(text) - seconds) <= max(0.5, 0.17 * seconds if seconds >= 180 else 0.5)
+
+
+def test_a_sentence_says_at_least() -> None:
+    """Signs are for tables."""
+    assert prose(at_least(105), "seconds") == "at least 105 s"
+    assert prose(Interval(0.1, 0.2), "ratio") == "10-20 %"
 
 
 def test_a_sentence_with_an_unknown_place_is_not_said() -> None:

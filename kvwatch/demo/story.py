@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kvwatch.diagnose import Incident, incidents
-from kvwatch.report import Verdict, where_of
+from kvwatch.report import Verdict
+from kvwatch.summary import where_of
 
 _Key = tuple[str, str]
 
@@ -25,7 +26,7 @@ class Story:
         for key, incident in now.items():
             fires = any(f.status == "firing" for f in incident.roots)
             if self.told.get(key) not in {fires, True} and (fires or incident.roots[0].severity == "critical"):
-                yield from _told(incident, second, fires=fires)
+                yield from _told(incident, where_of(incident, said.ranks), second, fires=fires)
                 self.told[key] = fires
         was_quiet, self.quiet = self.quiet, not self.told and said.status != "unknown"
         if self.quiet and not was_quiet:
@@ -38,11 +39,11 @@ class Story:
                 yield _line(second, "over", f"{key[1]}: {key[0]}")
 
 
-def _told(incident: Incident, second: float, *, fires: bool) -> Iterator[str]:
+def _told(incident: Incident, where: str, second: float, *, fires: bool) -> Iterator[str]:
     root = incident.roots[0]
     name = root.rule if root.reason is None else f"{root.rule}, {root.reason}"
     effects = ", ".join(dict.fromkeys(f.rule for f in incident.effects))
-    text = f"{where_of(incident)}: {root.title} ({name}{'; causes ' + effects if effects else ''})"
+    text = f"{where}: {root.title} ({name}{'; causes ' + effects if effects else ''})"
     yield _line(second, root.severity.upper() if fires else "beginning", text)
     if fires and root.severity == "critical" and root.remedy:
         yield _line(None, "", f"Do first: {root.remedy[0].do}")
