@@ -23,7 +23,6 @@ from kvwatch.diagnosing import GPU_TIMEOUT, watch_of
 from kvwatch.gpu import GpuMapper, GpuWatcher
 from kvwatch.history import KEEP_SECONDS
 from kvwatch.metrics import Extra, families
-from kvwatch.model import Target
 from kvwatch.poller import GpuPoller, Poller, Scraper
 from kvwatch.quantity import UNKNOWN
 from kvwatch.report import Json, Verdict, plain, to_json, verdict
@@ -31,6 +30,7 @@ from kvwatch.rules import active
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.scrape import Client
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.text import to_text
 from kvwatch.web.app import build_app
 from kvwatch.web.server import listen, serve

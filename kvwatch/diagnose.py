@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvwatch.model import Advice, Evidence, Finding, Severity, Subject
+from kvwatch.finding import Advice, Evidence, Finding, Severity, Subject
 from kvwatch.quantity import Interval, Truth, all_of, truth
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import CLEAR_HOLD, ActiveRule, Do, Rule, Say

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from kvwatch.config import Config
 from kvwatch.gpu import GpuMapper, GpuWatcher
-from kvwatch.model import Outcome, Target
+from kvwatch.model import Outcome
 from kvwatch.poller import Poller, Scraper
 from kvwatch.recording import RECORDING, UnreadableError, expositions, is_recording, recording, spacing
 from kvwatch.report import Verdict, to_json, verdict
@@ -22,6 +22,7 @@ from kvwatch.rules.kinds import ActiveRule
 from kvwatch.scrape import Client
 from kvwatch.store import Store
 from kvwatch.summary import place_of
+from kvwatch.target import Target
 from kvwatch.text import to_text
 from kvwatch.view import Watch
 from kvwatch.wording import printable

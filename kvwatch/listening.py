@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from kvwatch.events.ledger import LedgerView
 from kvwatch.events.sources import RankSource, configured, discovered
-from kvwatch.model import EngineState, EventStats, Note, Outcome, Target
+from kvwatch.model import EngineState, EventStats, Note, Outcome
 from kvwatch.refine import Refiner
+from kvwatch.target import Target
 
 if TYPE_CHECKING:
     from kvwatch.events.subscribe import Subscriber

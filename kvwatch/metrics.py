@@ -14,7 +14,8 @@ from zlib import crc32
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from kvwatch import __version__
-from kvwatch.model import Histogram, Pool
+from kvwatch.model import Histogram
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict
 from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS

@@ -1,24 +1,19 @@
 """The values that cross rooms: frozen, slotted, without opinion.
 
 Bytes become an ``Exposition`` (exposition.py), an engine file turns that into ``EngineState``s, one
-per pool owner, and everything after that reads only what is defined here.
+per pool owner, and everything after that reads only what is defined here, in pool.py, target.py and finding.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvwatch.quantity import UNKNOWN, ZERO, Interval
+from kvwatch.pool import Pool, PoolName, Tier
+from kvwatch.quantity import UNKNOWN, Interval
 
-Tier = Literal["l1", "l2", "l3"]
-PoolName = Literal["full", "swa", "mamba", "kv"]
-Unit = Literal["tokens", "bytes", "slots"]
 EngineName = Literal["vllm", "sglang", "lmcache"]
-Severity = Literal["critical", "warning", "info"]
-Status = Literal["firing", "pending", "unknown"]
 Reason = Literal[
     "refused",
     "timeout",
@@ -34,8 +29,6 @@ Reason = Literal[
     "bug",
 ]
 """Why a scrape failed; a closed set, so that it may be a label."""
-NOISE = 1e-9
-"""What sums and differences of floats may be off, as a share of the largest of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,129 +46,6 @@ class Missing:
     series: str
     why: str
     enable: str
-
-
-class Contradiction(ValueError):
-    """The parts of a pool cannot all be true at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """The most likely split of what is free, in the pool's unit; inside the proven intervals, and ``source`` says what it stands on."""
-
-    evictable: float
-    available: float
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """One KV pool of one owner as a partition used + evictable + available + held = capacity.
-
-    All quantities are in ``unit``; a ratio can be known where the capacity is not. Build it with
-    ``Pool.of``, which narrows every interval from the others. ``measured`` is false when the scrape
-    said nothing about the content: the capacity alone bounds nothing.
-    """
-
-    tier: Tier
-    pool: PoolName
-    unit: Unit
-    capacity: Interval
-    used: Interval
-    evictable: Interval
-    available: Interval
-    held: Interval
-    reclaimable: Interval
-    resident: Interval
-    used_ratio: Interval
-    resident_ratio: Interval
-    source: str
-    measured: bool
-    guess: Guess | None = None
-
-    @classmethod
-    def of(  # noqa: PLR0913  one keyword per quantity of the partition
-        cls,
-        tier: Tier,
-        pool: PoolName,
-        unit: Unit,
-        *,
-        capacity: Interval = UNKNOWN,
-        used: Interval = UNKNOWN,
-        evictable: Interval = UNKNOWN,
-        available: Interval = UNKNOWN,
-        held: Interval = ZERO,
-        reclaimable: Interval = UNKNOWN,
-        resident: Interval = UNKNOWN,
-        used_ratio: Interval = UNKNOWN,
-        resident_ratio: Interval = UNKNOWN,
-        source: str = "",
-    ) -> Pool:
-        """Narrow all quantities by each other and return the pool.
-
-        Raises Contradiction when no content of the pool satisfies everything given.
-        """
-        given = (used, evictable, available, reclaimable, resident, used_ratio, resident_ratio)
-        measured = any(q.known for q in given)
-        if not measured:
-            return cls(tier, pool, unit, capacity, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, source, measured)
-        noise = NOISE * max(1.0, *(b for q in (capacity, held, *given) for b in (q.lo, q.hi) if b < math.inf))
-        try:
-            used_ratio, resident_ratio = (r.capped(1.0) if r.known else r for r in (used_ratio, resident_ratio))
-            room = Interval(0.0, capacity.hi)
-            used = _narrow(noise, used, _scaled(used_ratio, capacity), room)
-            resident = _narrow(noise, resident, _scaled(resident_ratio, capacity), room)
-            evictable, available = _narrow(noise, evictable, room), _narrow(noise, available, room)
-            for _ in range(3):  # the constraints form a tree of depth three
-                reclaimable = _narrow(noise, reclaimable, evictable + available, capacity - (used + held))
-                resident = _narrow(noise, resident, used + evictable, capacity - (available + held))
-                used = _narrow(noise, used, resident - evictable, capacity - (reclaimable + held))
-                evictable = _narrow(noise, evictable, reclaimable - available, resident - used)
-                available = _narrow(noise, available, reclaimable - evictable, capacity - (resident + held))
-            used_ratio, resident_ratio = _ratio(used_ratio, used, capacity), _ratio(resident_ratio, resident, capacity)
-        except ValueError as error:
-            msg = f"{tier} {pool}: the reported states cannot all be true ({error})"
-            raise Contradiction(msg) from error
-        return cls(
-            tier,
-            pool,
-            unit,
-            capacity,
-            used,
-            evictable,
-            available,
-            held,
-            reclaimable,
-            resident,
-            used_ratio,
-            resident_ratio,
-            source,
-            measured,
-        )
-
-
-def _scaled(ratio: Interval, capacity: Interval) -> Interval:
-    """What a ratio says about the amount; a bound only as good as the capacity."""
-    return ratio * capacity if ratio.known else UNKNOWN
-
-
-def _narrow(noise: float, own: Interval, *others: Interval) -> Interval:
-    """Intersect, letting float noise pass: a bound that only rounding contradicts is the own bound."""
-    lo, hi = own.lo, own.hi
-    for other in others:
-        if lo == hi and other.lo - noise <= lo <= other.hi + noise:
-            continue
-        lo, hi = max(lo, other.lo), min(hi, other.hi)
-        if 0 < lo - hi <= noise:
-            lo = hi
-    return Interval(lo, hi)
-
-
-def _ratio(own: Interval, part: Interval, capacity: Interval) -> Interval:
-    """The share of the capacity, narrowed by what was reported; unknown without either."""
-    if own.exact is not None or capacity.lo == 0:
-        return own
-    return _narrow(NOISE, own, (part / capacity).capped(1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +155,6 @@ COUNTERS: Mapping[str, str] = {
     "heartbeat": "grows while the scheduler works or idles; stands still when it is dead",
 }
 """Every counter an engine file may report, and what one step of it means."""
-
 GAUGES: Mapping[str, str] = {
     "new_token_ratio": "SGLang: share of the remaining output that the last admission reserved",
     "running_cap": "most requests the engine runs at once",
@@ -310,7 +179,6 @@ GAUGES: Mapping[str, str] = {
     "loads_age_seconds": "age of the scheduler's own load report",
 }
 """Further gauges an engine file may report."""
-
 HISTOGRAMS: Mapping[str, str] = {
     "ttft": "seconds to the first token, observed when it exists",
     "queue": "seconds from arrival to the first scheduling",
@@ -321,7 +189,6 @@ HISTOGRAMS: Mapping[str, str] = {
     "l2_load": "seconds of one load from L2 into L1",
 }
 """Histograms an engine file may report, all labels but ``le`` summed away."""
-
 FACTS: Mapping[str, str] = {
     "version": "engine version",
     "write_policy": "HiCache write policy",
@@ -441,119 +308,3 @@ class GpuReading:
     at: float
     nvml: NvmlState
     gpus: tuple[GpuState, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One term of a finding with the value that made it true."""
-
-    signal: str
-    value: Interval
-    op: str
-    limit: float
-    unit: str
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a finding is about: a pool owner, or a target (engine, model and rank None)."""
-
-    target: str
-    engine: str | None = None
-    model: str | None = None
-    rank: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One thing to do, and why."""
-
-    do: str
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The only thing every output prints; what it tells is of the last sample that had its terms true, ``quiet_seconds`` ago."""
-
-    rule: str
-    severity: Severity
-    status: Status
-    subject: Subject
-    since_seconds: float | None
-    reason: str | None
-    title: str
-    evidence: tuple[Evidence, ...]
-    missing: tuple[str, ...]
-    explanation: str
-    remedy: tuple[Advice, ...]
-    causes: tuple[str, ...]
-    caused_by: str | None
-    runbook: str
-    quiet_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """How a target's certificate is judged."""
-
-    ca_file: str | None = None
-    server_name: str | None = None
-    insecure_skip_verify: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class L2Setting:
-    """What the operator says about L2 because the engine does not export it.
-
-    ``capacity_bytes`` is one worker's when ``per`` is "worker" (times ``workers``, or the workers seen),
-    the whole tier's when "instance". ``source`` names the LMCache server target that is this engine's L2.
-    """
-
-    capacity_bytes: float | None = None
-    per: Literal["worker", "instance"] = "worker"
-    workers: int | None = None
-    source: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class EventSource:
-    """Where vLLM publishes KV events: endpoints by data-parallel rank; ``bind`` when the engine connects to us."""
-
-    subscribe: tuple[str, ...] = ()
-    replay: tuple[str, ...] = ()
-    bind: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Which optional endpoints beside /metrics may be asked. ``events`` None means find them by asking the engine."""
-
-    loads: bool = True
-    server_info: bool = True
-    events: bool = True
-    event_source: EventSource | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One thing to scrape, as configured.
-
-    ``url`` holds no credentials and may be printed; those it was written with are ``userinfo`` (``user:password``), which may not.
-    ``candidate`` marks a guess (an engine's default port on loopback): it is shown only once it answered. ``kv_bytes_per_token`` is what
-    ``model_config`` says one token takes, by the name of the KV data type ("auto": the model's own).
-    """
-
-    name: str
-    url: str
-    engine: Literal["auto", "vllm", "sglang", "lmcache"] = "auto"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    bearer_token_file: str | None = None
-    tls: Tls = Tls()
-    l2: L2Setting = L2Setting()
-    model_config: str | None = None
-    gpus: tuple[str, ...] = ()
-    side: Side = Side()
-    candidate: bool = False
-    kv_bytes_per_token: Mapping[str, float] = field(default_factory=dict)
-    userinfo: str | None = field(default=None, repr=False)

@@ -19,11 +19,12 @@ from kvwatch.engines import SidePage
 from kvwatch.exposition import Memo
 from kvwatch.gpu import GpuWatcher
 from kvwatch.listening import Listener
-from kvwatch.model import Outcome, ScrapeError, Target
+from kvwatch.model import Outcome, ScrapeError
 from kvwatch.reading import side_pages, take_in
 from kvwatch.refine import Refiner
 from kvwatch.scrape import Client, ScrapeFailure
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.turn import Clocked, failed, judged
 
 LOG = logging.getLogger("kvwatch")

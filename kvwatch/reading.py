@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kvwatch.engines import Engine, Reading, Scrape, SidePage, lmcache, sglang, vllm
 from kvwatch.exposition import Exposition, Memo, fault, parse
-from kvwatch.model import ScrapeError, Target
+from kvwatch.model import ScrapeError
+from kvwatch.target import Target
 
 _VLLM: Engine = vllm
 _SGLANG: Engine = sglang

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from kvwatch.content import CorruptError, TooLargeError, decode, read_json
 from kvwatch.exposition import Memo
-from kvwatch.model import Outcome, ScrapeError, Target
+from kvwatch.model import Outcome, ScrapeError
 from kvwatch.refine import Refiner, ViewOf, no_events
+from kvwatch.target import Target
 from kvwatch.turn import Clocked, failed, finished
 
 RECORDING = "metrics.jsonl.gz"

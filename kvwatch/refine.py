@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from kvwatch.events.estimate import Estimate, estimate
 from kvwatch.events.ledger import LedgerView
 from kvwatch.events.memory import PoolMemory, PoolReading
-from kvwatch.model import Contradiction, EngineState, Guess, Outcome, OwnerKey, Pool
+from kvwatch.model import EngineState, Outcome, OwnerKey
+from kvwatch.pool import Contradiction, Guess, Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
 
 ViewOf = Callable[[str, float], LedgerView | None]

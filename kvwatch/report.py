@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from kvwatch.diagnose import Case, Incident, findings, incidents, status_of
-from kvwatch.model import Finding, GpuReading, Note, Pool, Subject
+from kvwatch.finding import Finding, Subject
+from kvwatch.model import GpuReading, Note
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import ActiveRule

@@ -28,7 +28,7 @@ from kvwatch import __version__
 from kvwatch.address import Address, parse_address
 from kvwatch.content import CorruptError, TooLargeError, decode
 from kvwatch.failure import ScrapeFailure, explain, status_failure
-from kvwatch.model import Target, Tls
+from kvwatch.target import Target, Tls
 from kvwatch.wire import BoundedConnection, BoundedTlsConnection, Exchange
 
 __all__ = ["Client", "ScrapeFailure"]

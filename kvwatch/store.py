@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from kvwatch.diagnose import Judged, judge, judge_target
 from kvwatch.history import Baseline, Frame, Track
-from kvwatch.model import EngineState, GpuReading, GpuState, Outcome, OwnerKey, Reason, Target, rank_number
+from kvwatch.model import EngineState, GpuReading, GpuState, Outcome, OwnerKey, Reason, rank_number
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.signals import SIGNALS
+from kvwatch.target import Target
 from kvwatch.view import TargetView, View, Watch
 
 KEPT_SIGNALS = tuple(s for s in SIGNALS if s.kept)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kvwatch.diagnose import Incident, incidents
-from kvwatch.model import Finding, Subject
+from kvwatch.finding import Finding, Subject
 from kvwatch.quantity import UNKNOWN, ZERO, Interval
 from kvwatch.store import OwnerSnapshot, Snapshot
 from kvwatch.wording import number, prose

@@ -7,7 +7,8 @@ import re
 import textwrap
 
 from kvwatch.diagnose import Incident, incidents
-from kvwatch.model import Evidence, Finding, Pool, Subject
+from kvwatch.finding import Evidence, Finding, Subject
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval
 from kvwatch.report import Verdict, notes_of, state_of
 from kvwatch.signals import HELP, UNITS

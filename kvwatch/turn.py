@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from kvwatch.engines import Scrape
 from kvwatch.exposition import Exposition, Memo
-from kvwatch.model import EngineState, Outcome, ScrapeError, Target
+from kvwatch.model import EngineState, Outcome, ScrapeError
 from kvwatch.quantity import exactly
 from kvwatch.reading import take_in, understand
+from kvwatch.target import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from kvwatch.history import Baseline, Frame, Span, Track
-from kvwatch.model import EngineState, GpuState, Outcome, Pool, Target
+from kvwatch.model import EngineState, GpuState, Outcome
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval
+from kvwatch.target import Target
 
 FRESH_INTERVALS = 3.0
 

@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvwatch.model import Finding, Target
+from kvwatch.finding import Finding
 from kvwatch.quantity import ZERO
 from kvwatch.recording import RECORDING, recording, spacing
 from kvwatch.report import verdict
 from kvwatch.rules import active
 from kvwatch.rules.kinds import CLEAR_HOLD
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.view import Watch
 
 ROOTS = frozenset({"l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated", "admission-reserve-too-large"})

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from kvwatch.events.replay import RecordedRank, open_recording
 from kvwatch.exposition import Memo
-from kvwatch.model import Outcome, Target
+from kvwatch.model import Outcome
 from kvwatch.recording import RECORDING, lines
 from kvwatch.refine import Refiner, no_events
+from kvwatch.target import Target
 from kvwatch.turn import Clocked, finished
 
 NEAR = 0.1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from kvwatch.engines import Reading
-from kvwatch.model import EngineState, Pool
+from kvwatch.model import EngineState
+from kvwatch.pool import Pool
 from kvwatch.quantity import Interval
 
 QUANTITIES = ("capacity", "used", "evictable", "available", "held", "reclaimable", "resident", "used_ratio", "resident_ratio")

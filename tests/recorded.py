@@ -6,11 +6,11 @@ import functools
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 
-from kvwatch.model import Target
 from kvwatch.recording import recording
 from kvwatch.report import Verdict, verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.view import Watch
 
 NAMES = ("vllm", "sglang-hicache")

@@ -13,11 +13,13 @@ from pathlib import Path
 import yaml
 
 from kvwatch.diagnose import Case, Judged, findings, judge, judge_target
+from kvwatch.finding import Finding, Subject
 from kvwatch.history import Track
-from kvwatch.model import EngineState, Finding, Outcome, OwnerKey, Subject, Target
+from kvwatch.model import EngineState, Outcome, OwnerKey
 from kvwatch.quantity import UNKNOWN, Interval, exactly
 from kvwatch.rules import RULES, active
 from kvwatch.rules.kinds import ActiveRule, Rule
+from kvwatch.target import Target
 from kvwatch.view import TargetView, View, Watch
 
 FOLDER = Path(__file__).with_name("rules")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kvwatch.engines import Reading, Scrape, sglang
 from kvwatch.exposition import parse
-from kvwatch.model import EngineState, Pool, PoolName, Target
+from kvwatch.model import EngineState
+from kvwatch.pool import Pool, PoolName
+from kvwatch.target import Target
 
 DATA = Path(__file__).parent / "data" / "sglang"
 NOW = 1_796_000_000.0

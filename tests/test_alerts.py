@@ -15,12 +15,13 @@ from prometheus_client.core import Metric
 
 from kvwatch.history import Baseline
 from kvwatch.metrics import Extra, families
-from kvwatch.model import EngineState, Target
+from kvwatch.model import EngineState
 from kvwatch.render import Site, drifted, render
 from kvwatch.render.alerts import PATH, alert_name
 from kvwatch.report import Verdict
 from kvwatch.rules import RULES, active
 from kvwatch.store import OwnerSnapshot, Snapshot, TargetSnapshot
+from kvwatch.target import Target
 from kvwatch.view import Watch
 from kvwatch.wording import places, without_places
 from tests.scenarios import STEP, Moment, Scenario, Values, judged_moments, scenarios

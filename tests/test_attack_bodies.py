@@ -21,10 +21,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from kvwatch.metrics import Extra, families
-from kvwatch.model import Target
 from kvwatch.report import Verdict, to_json, verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.text import to_text
 from kvwatch.turn import Clocked, finished
 from kvwatch.view import Watch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvwatch.config import Config, ConfigError, Overrides, describe, from_environment, load, load_file, overlaid, target_from_url
-from kvwatch.model import EventSource, L2Setting, Side, Target, Tls
+from kvwatch.target import EventSource, L2Setting, Side, Target, Tls
 
 RULES = {"l1-saturated": frozenset({"l1_used_ratio"}), "queue-stalled": frozenset({"token_rate", "requests_waiting"})}
 

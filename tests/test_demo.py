@@ -21,10 +21,10 @@ from kvwatch.demo import CONFIG, ENGINES
 from kvwatch.demo.replay import Incident, Tape, read_incident
 from kvwatch.demo.story import Story
 from kvwatch.exposition import Memo
-from kvwatch.model import Target
 from kvwatch.report import verdict
 from kvwatch.rules import active, names
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.turn import Clocked, finished
 from kvwatch.view import Watch
 

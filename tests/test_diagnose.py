@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from kvwatch.diagnose import Case, Episode, Judged, Telling, findings, incidents, status_of
-from kvwatch.model import EngineName, Finding, Subject, Target
+from kvwatch.finding import Finding, Subject
+from kvwatch.model import EngineName
 from kvwatch.quantity import TRUE
 from kvwatch.report import verdict
 from kvwatch.rules import RULES, active
 from kvwatch.rules.kinds import CLEAR_HOLD, ActiveRule
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.view import Watch
 from tests.samples import Amount, hbm, lost, sample, turn
 

@@ -15,7 +15,7 @@ import zmq
 
 from kvwatch.events.sources import RankSource, configured, discovered
 from kvwatch.events.subscribe import Subscriber
-from kvwatch.model import EventSource, Side, Target
+from kvwatch.target import EventSource, Side, Target
 
 DEADLINE = 10.0
 

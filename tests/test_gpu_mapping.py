@@ -9,7 +9,8 @@ import pytest
 
 from kvwatch.gpu import GpuMapper, gpus_of
 from kvwatch.gpu.owner import LOOK_EVERY_SECONDS, EngineProcesses, engine_processes
-from kvwatch.model import GpuProcess, GpuReading, GpuState, NvmlState, Target
+from kvwatch.model import GpuProcess, GpuReading, GpuState, NvmlState
+from kvwatch.target import Target
 
 
 def row(index: int, name: str = "H100", *pids: int, uuid: str | None = None, parent: str | None = None) -> GpuState:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwatch.history import MOST_FRAMES, Baseline, Track, quantile
-from kvwatch.model import EngineState, Histogram, OwnerKey, Pool
+from kvwatch.model import EngineState, Histogram, OwnerKey
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, at_least, exactly
 
 KEY = OwnerKey("t", "vllm", "m", "0")

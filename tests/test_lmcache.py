@@ -10,9 +10,11 @@ import pytest
 
 from kvwatch.engines import Reading, Scrape, lmcache
 from kvwatch.exposition import Exposition, parse
-from kvwatch.model import EngineState, L2Setting, Outcome, Pool, Target
+from kvwatch.model import EngineState, Outcome
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
 from kvwatch.store import Store
+from kvwatch.target import L2Setting, Target
 from kvwatch.view import Watch
 
 DATA = Path(__file__).parent / "data" / "lmcache"

@@ -17,21 +17,14 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
 from kvwatch.metrics import COUNTERS, Extra, families
-from kvwatch.model import (
-    EventStats,
-    GpuProcess,
-    GpuReading,
-    GpuState,
-    NvmlState,
-    Outcome,
-    Pool,
-    Target,
-)
+from kvwatch.model import EventStats, GpuProcess, GpuReading, GpuState, NvmlState, Outcome
+from kvwatch.pool import Pool
 from kvwatch.quantity import Interval, exactly
 from kvwatch.report import Verdict, verdict
 from kvwatch.rules import active
 from kvwatch.signals import CONDITIONS, SIGNALS
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.view import Watch
 from tests.recorded import NAMES, verdicts
 from tests.samples import hbm, histogram, host, lost, sample, turn

@@ -13,11 +13,12 @@ import pytest
 
 from kvwatch.gpu import GpuWatcher
 from kvwatch.gpu.library import Library
-from kvwatch.model import Outcome, Side, Target
+from kvwatch.model import Outcome
 from kvwatch.poller import GpuPoller, Poller, Scraper, _Slot
 from kvwatch.rules import active
 from kvwatch.scrape import Client
 from kvwatch.store import Store
+from kvwatch.target import Side, Target
 from kvwatch.view import Watch
 from tests.daemon_child import eventually
 from tests.loopback import Handler, server

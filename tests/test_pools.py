@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvwatch.model import Contradiction, Pool
+from kvwatch.pool import Contradiction, Pool
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, Truth, all_of, any_of, at_least, at_most, exactly, negate
 from kvwatch.report import quantity
 

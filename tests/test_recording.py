@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.model import Outcome, Target
+from kvwatch.model import Outcome
 from kvwatch.quantity import exactly
 from kvwatch.recording import UnreadableError, expositions, is_recording, lines, recorded_events, recording, spacing
 from kvwatch.refine import no_events
+from kvwatch.target import Target
 
 TARGET = Target("t", "http://t:8000/metrics")
 LIMIT = 1 << 20

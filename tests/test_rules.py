@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvwatch.model import Finding
+from kvwatch.finding import Finding
 from kvwatch.quantity import TRUE, UNKNOWN
 from kvwatch.rules import FILES, RULES, active
 from tests.scenarios import STEP, Scenario, Values, run, scenarios

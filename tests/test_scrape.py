@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvwatch.model import Reason, ScrapeError, Target
+from kvwatch.model import Reason, ScrapeError
 from kvwatch.scrape import Client, ScrapeFailure
+from kvwatch.target import Target
 from tests import loopback
 from tests.loopback import Handler, always, in_turn, once, response, trickle
 

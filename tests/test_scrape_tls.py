@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.model import ScrapeError, Target, Tls
+from kvwatch.model import ScrapeError
 from kvwatch.scrape import Client, ScrapeFailure
+from kvwatch.target import Target, Tls
 from tests.loopback import always, response, server, silent
 
 BODY = b"vllm:num_requests_running 1\n"

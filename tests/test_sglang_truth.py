@@ -15,8 +15,9 @@ import pytest
 
 from kvwatch.engines import Scrape, sglang
 from kvwatch.exposition import Memo, parse
-from kvwatch.model import EngineState, Target
+from kvwatch.model import EngineState
 from kvwatch.quantity import Interval
+from kvwatch.target import Target
 from tests.sglang_bodies import DATA, hbm, one
 
 CAPTURES = Path(os.environ.get("KVWATCH_CAPTURES", "no recordings")) / "sglang"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvwatch.model import EngineState, Pool
+from kvwatch.model import EngineState
+from kvwatch.pool import Pool
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, Truth, at_most, exactly
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import branches, holds

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kvwatch.history import Track
-from kvwatch.model import Pool
+from kvwatch.pool import Pool
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, exactly
 from kvwatch.signals import l2
 from kvwatch.signals.kinds import holds

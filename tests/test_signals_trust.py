@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kvwatch.model import Missing, Outcome, Target
+from kvwatch.model import Missing, Outcome
 from kvwatch.quantity import TRUE, UNKNOWN, ZERO, exactly
 from kvwatch.signals import trust
 from kvwatch.signals.kinds import holds
+from kvwatch.target import Target
 from kvwatch.view import TargetView, Watch
 from tests.samples import lost, moment, sample, turn
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kvwatch.exposition import Memo
-from kvwatch.model import Finding, Target
+from kvwatch.finding import Finding
 from kvwatch.report import verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.turn import Clocked, finished
 from kvwatch.view import Watch
 from tests.simulated import Engine, random_setup

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from kvwatch.model import EngineState, GpuReading, GpuState, L2Setting, NvmlState, Outcome, Pool, ScrapeError, Target
+from kvwatch.model import EngineState, GpuReading, GpuState, NvmlState, Outcome, ScrapeError
+from kvwatch.pool import Pool
 from kvwatch.quantity import exactly
 from kvwatch.report import state_of, to_json, verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
+from kvwatch.target import L2Setting, Target
 from kvwatch.view import Watch
 from tests.samples import hbm, host, sample, turn
 

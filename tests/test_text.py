@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.model import GpuReading, GpuState, Guess, Note, NvmlState, Outcome, Pool, Target
+from kvwatch.model import GpuReading, GpuState, Note, NvmlState, Outcome
+from kvwatch.pool import Guess, Pool
 from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
 from kvwatch.report import Verdict, verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
+from kvwatch.target import Target
 from kvwatch.text import AVAILABLE, BAR, EVICTABLE, HELD, UNSURE, USED, bar, folded, to_text
 from kvwatch.units import parse_duration
 from kvwatch.view import Watch

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kvwatch.exposition import Exposition
-from kvwatch.model import EngineName, ScrapeError, Side, Target
+from kvwatch.model import EngineName, ScrapeError
 from kvwatch.quantity import exactly
 from kvwatch.reading import engine_of, select, side_pages, take_in
+from kvwatch.target import Side, Target
 from kvwatch.turn import Clocked, failed, finished
 
 DATA = Path(__file__).parent / "data"

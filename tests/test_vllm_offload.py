@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvwatch.model import L2Setting
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_most, exactly
+from kvwatch.target import L2Setting
 from tests.vllm_bodies import OWNER, codes, config, engine, host, one, read, series
 
 GIB = 2.0**30

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from kvwatch.model import EngineState, Pool
+from kvwatch.model import EngineState
+from kvwatch.pool import Pool
 from tests.vllm_bodies import hbm, read
 
 SUBSET = Path(__file__).parent / "data" / "vllm" / "truth.jsonl.gz"

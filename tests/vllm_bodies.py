@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from kvwatch.engines import Reading, Scrape, vllm
 from kvwatch.exposition import parse
-from kvwatch.model import EngineState, L2Setting, Pool, Target
+from kvwatch.model import EngineState
+from kvwatch.pool import Pool
+from kvwatch.target import L2Setting, Target
 
 UNTOLD = L2Setting()
 OWNER = 'model_name="m",engine="0"'

@@ -14,7 +14,7 @@ from kvwatch.address import Address, parse_address, parse_listen
 from kvwatch.config.check import Rules, check, limit, names
 from kvwatch.config.document import BrokenError, Problem, read
 from kvwatch.config.settings import ConfigKey, EventSettings, Settings, SideSettings, TargetSettings, describe
-from kvwatch.model import EventSource, L2Setting, Side, Target, Tls
+from kvwatch.target import EventSource, L2Setting, Side, Target, Tls
 from kvwatch.wording import printable
 
 __all__ = [

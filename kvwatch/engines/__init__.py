@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvwatch.exposition import Exposition
-from kvwatch.model import EngineState, Missing, Target
+from kvwatch.model import EngineState, Missing
+from kvwatch.target import Target
 
 
 @dataclass(frozen=True, slots=True)

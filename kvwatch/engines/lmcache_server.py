@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from kvwatch.engines import Scrape
 from kvwatch.engines.samples import greatest, plausible, refused, total
 from kvwatch.exposition import Exposition
-from kvwatch.model import EngineState, Missing, Note, Pool
+from kvwatch.model import EngineState, Missing, Note
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly
 
 USAGE, RATIO = "lmcache_mp_l1_memory_usage_bytes", "lmcache_mp_l1_usage_ratio"

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from kvwatch.engines import Scrape
 from kvwatch.engines.samples import greatest, merge_histogram, plausible, refused, total
 from kvwatch.exposition import Exposition, Sample
-from kvwatch.model import EngineState, Histogram, L2Setting, Note, Pool
+from kvwatch.model import EngineState, Histogram, Note
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_most, exactly
+from kvwatch.target import L2Setting
 
 USAGE = "lmcache:local_cache_usage"
 DISK_USAGE = "lmcache:local_storage_usage"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from kvwatch.engines.sglang_families import PREFIX
 from kvwatch.engines.sglang_series import Series
 from kvwatch.engines.sglang_side import Load, ServerInfo, Version
-from kvwatch.model import Missing, Note, Pool
+from kvwatch.model import Missing, Note
+from kvwatch.pool import Pool
 from kvwatch.quantity import Interval, exactly, maybe
 
 GIB = 2.0**30

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from kvwatch.engines.sglang_series import Series
 from kvwatch.engines.sglang_side import Load
-from kvwatch.model import Contradiction, Note, Pool, PoolName, Tier, Unit
+from kvwatch.model import Note
+from kvwatch.pool import Contradiction, Pool, PoolName, Tier, Unit
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_most, exactly, maybe
 
 ROUNDING = 0.005

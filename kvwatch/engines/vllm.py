@@ -16,7 +16,8 @@ from kvwatch.engines.vllm_offload import HANDOVER, LMCACHE_SERVER, NATIVE, SIMPL
 from kvwatch.engines.vllm_pools import V0_ONLY, CacheConfig, count_blocks, l1_pool
 from kvwatch.engines.vllm_series import PREFIX, Series, split
 from kvwatch.exposition import Exposition
-from kvwatch.model import EngineState, Missing, Pool
+from kvwatch.model import EngineState, Missing
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly, maybe
 
 NAME = "vllm"

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from kvwatch.engines.vllm_pools import Blocks, CacheConfig, read_number
 from kvwatch.engines.vllm_series import Series
-from kvwatch.model import L2Setting, Missing, Pool, Tier
+from kvwatch.model import Missing
+from kvwatch.pool import Pool, Tier
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_most, exactly
+from kvwatch.target import L2Setting
 
 GIB = 1024.0**3
 NATIVE = (

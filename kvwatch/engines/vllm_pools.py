@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kvwatch.engines.samples import meant
 from kvwatch.engines.vllm_series import Series
-from kvwatch.model import Pool
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly, maybe
 
 WHOLE = 1e-6

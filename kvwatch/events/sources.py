@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from kvwatch.model import Target
+from kvwatch.target import Target
 
 _TCP = re.compile(r"tcp://(\[[^\]]*\]|[^:/]+):(\d+)")
 ANY = ("*", "0.0.0.0", "[::]", "[::ffff:0.0.0.0]")  # noqa: S104  what a publisher that listens everywhere calls itself

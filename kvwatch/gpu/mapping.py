@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from kvwatch.model import GpuState, Target
+from kvwatch.model import GpuState
+from kvwatch.target import Target
 
 _INDEX = re.compile(r"\d+", re.ASCII)
 _UUID = ("GPU-", "MIG-")

@@ -11,7 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvwatch.gpu.mapping import gpus_of, is_local
-from kvwatch.model import GpuReading, GpuState, Target
+from kvwatch.model import GpuReading, GpuState
+from kvwatch.target import Target
 
 LOOK_EVERY_SECONDS = 60.0
 LISTENING = "0A"

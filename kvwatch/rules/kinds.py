@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvwatch.model import EngineName, Severity
+from kvwatch.finding import Severity
+from kvwatch.model import EngineName
 from kvwatch.signals.kinds import Node, Term, leaves
 
 CLEAR_HOLD = 30.0

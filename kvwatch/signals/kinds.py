@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kvwatch.model import Evidence
+from kvwatch.finding import Evidence
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, Op, Truth, all_of, any_of, negate, truth
 from kvwatch.view import TargetView, View
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from kvwatch.history import Frame
-from kvwatch.model import Pool
+from kvwatch.pool import Pool
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, Truth, any_of, exactly, truth
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View

@@ -6,7 +6,8 @@ import itertools
 import math
 
 from kvwatch.history import Frame, Span, Track
-from kvwatch.model import EngineState, Pool
+from kvwatch.model import EngineState
+from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly, truth
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal

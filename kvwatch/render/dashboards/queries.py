@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from kvwatch.model import Severity
+from kvwatch.finding import Severity
 from kvwatch.signals.kinds import Condition, Signal, TargetSignal
 
 OWNER = ("target", "engine", "model", "rank")
