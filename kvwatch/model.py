@@ -144,6 +144,7 @@ COUNTERS: Mapping[str, str] = {
     "l2_store_failures": "stores or objects dropped because L2 had no room",
     "l2_evict_failures": "eviction attempts of L2 that found no victim",
     "l2_dropped_tokens": "tokens evicted from L1 and lost although L2 should have kept them",
+    "l2_evict_rounds": "eviction rounds of L2 that asked for room",
     "l2_ticks": "eviction rounds of L2, triggered or not: its heartbeat",
     "l3_written_tokens": "tokens written into L3",
     "l3_written_bytes": "bytes written into L3",

@@ -1,4 +1,4 @@
-"""What one scrape of vLLM cannot tell: which free blocks hold cache, and how full the host tier is. Pure.
+"""What one scrape cannot tell: which free blocks of vLLM hold cache, how full its host tier is, what locks an LMCache server has. Pure.
 
 Scrapes of one engine are taken in order, with what its KV events told up to then where somebody listens to them; each state comes
 back with the narrowest split that is proven, and a best guess beside it.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from kvwatch.events.estimate import Estimate, estimate
 from kvwatch.events.ledger import LedgerView
 from kvwatch.events.memory import PoolMemory, PoolReading
+from kvwatch.locks import Rounds, carried_on, rounds_of, with_locks
 from kvwatch.model import EngineState, Outcome, OwnerKey
 from kvwatch.pool import Contradiction, Guess, Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
@@ -42,15 +43,22 @@ class Refiner:
     """The memory of one target's pools; one turn at a time."""
 
     memories: dict[OwnerKey, PoolMemory] = field(default_factory=dict)
+    rounds: dict[OwnerKey, Rounds | None] = field(default_factory=dict)
 
     def refine(self, outcome: Outcome, view_of: ViewOf = no_events) -> Outcome:
-        """Narrow the vLLM pools of one outcome; ``view_of`` is asked for the moment the scrape was answered."""
+        """Narrow the pools of one outcome; ``view_of`` is asked for the moment the scrape was answered."""
         if not outcome.ok:
             return outcome
         answered = outcome.at + outcome.duration
-        return replace(
-            outcome, states=tuple(self._refine(s, view_of(s.rank, answered)) if s.engine == "vllm" else s for s in outcome.states)
-        )
+        return replace(outcome, states=tuple(self._refined(s, view_of, answered) for s in outcome.states))
+
+    def _refined(self, state: EngineState, view_of: ViewOf, answered: float) -> EngineState:
+        if state.engine == "vllm":
+            return self._refine(state, view_of(state.rank, answered))
+        if state.engine == "lmcache":
+            self.rounds[state.owner] = since = carried_on(rounds_of(state), self.rounds.get(state.owner))
+            return with_locks(state, since)
+        return state
 
     def _refine(self, state: EngineState, view: LedgerView | None) -> EngineState:
         pool, reading = state.pool("l1", "full"), _reading(state)

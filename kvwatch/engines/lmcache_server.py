@@ -30,6 +30,7 @@ COUNTERS = {
     "l2_written_objects": ("lmcache_mp_l1_write_chunks_total", "lmcache_mp_l1_write_keys_total", "lmcache_mp:l1_write_keys_total"),
     "l2_evicted_objects": ("lmcache_mp_l1_evicted_chunks_total", "lmcache_mp_l1_evicted_keys_total", "lmcache_mp:l1_evicted_keys_total"),
     "l2_read_objects": ("lmcache_mp_num_chunks_loaded_total",),
+    "l2_evict_rounds": ("lmcache_mp_l1_eviction_loop_triggered_total",),
     "l2_queried_tokens": ("lmcache_mp_lookup_requested_tokens_total",),
     "l3_load_failures": ("lmcache_mp_l2_prefetch_failure_chunks_total",),
 }
