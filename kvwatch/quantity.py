@@ -62,10 +62,6 @@ class Interval:
         hi = math.inf if other.lo == 0 or math.isinf(self.hi) else self.hi / other.lo
         return Interval(lo, max(lo, hi))
 
-    def meet(self, other: Interval) -> Interval:
-        """What satisfies both; ValueError when nothing does."""
-        return Interval(max(self.lo, other.lo), min(self.hi, other.hi))
-
     def hull(self, other: Interval) -> Interval:
         """The least interval that contains both."""
         return Interval(min(self.lo, other.lo), max(self.hi, other.hi))

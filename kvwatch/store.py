@@ -136,8 +136,7 @@ class Store:
             record.judged.pop(key, None)
         gpus = self._gpus_for(record)
         views = [
-            View(record.tracks[s.owner], record.target, self._watch, (), self._server(record, s, outcome.at), gpus, outcome)
-            for s in outcome.states
+            View(record.tracks[s.owner], record.target, self._watch, (), self._server(record, s, outcome.at), gpus) for s in outcome.states
         ]
         for view in views:  # before anybody is judged: ranks of one page look at each other's newest sample
             view.track.keep({s.name: s.of(view) for s in KEPT_SIGNALS})

@@ -57,7 +57,6 @@ class View:
     peers: tuple[Frame, ...] = ()
     server: Track | None = None
     gpus: tuple[GpuState, ...] | None = None
-    outcome: Outcome | None = None
     read: dict[str, Interval | None] = field(default_factory=dict)
     spans: dict[float, Span] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.capacity import KvShape, UnknownShape, ceiling
+from kvwatch.capacity import KvShape, UnknownShape
 
 GIB = 2**30
 LLAMA_70B = {
@@ -128,7 +128,7 @@ def test_parallelism_never_holds_less_than_one_copy(layers: int, heads: int, tp:
     model = KvShape.uniform(layers, heads, 16, "bf16")
     pp = min(pp, layers)
     assert model.total_bytes_per_token(tp, pp) >= model.bytes_per_token >= model.gpu_bytes_per_token(tp, pp)
-    assert model.sequences(GIB, length, tp, pp) == ceiling(model.pool_tokens(GIB, tp, pp), length)
+    assert model.sequences(GIB, length, tp, pp) == model.pool_tokens(GIB, tp, pp) // length
     assert model.gpu_bytes_for(model.sequences(GIB, length, tp, pp), length, tp, pp) <= GIB
 
 
@@ -231,7 +231,6 @@ def test_gemma_3_holds_a_window_in_five_of_six_layers() -> None:
     assert model.bytes_per_token == 62 * layer
     assert model.sequence_bytes(1024) == 62 * layer * 1024
     assert model.sequence_bytes(32 * 1024) == layer * (10 * 32 * 1024 + 52 * 1024)
-    assert model.sequence_tokens(32 * 1024) == pytest.approx((10 * 32 + 52) * 1024 / 62)
 
 
 def test_gemma_3_text_relies_on_defaults_of_its_class() -> None:
@@ -414,8 +413,3 @@ def test_flags_of_an_unknown_type_are_refused() -> None:
         KvShape.uniform(1, 1, 1, "bf17")
     with pytest.raises(UnknownShape, match="--model"):
         KvShape.latent(1, 576, "fp8_ds_mla")
-
-
-def test_ceiling_is_whole_requests() -> None:
-    """A pool of 128,000 tokens holds 32 requests of 3,900 at once."""
-    assert ceiling(128_000, 3_900) == 32

@@ -39,7 +39,7 @@ def test_a_digest_is_the_number_it_ends_in() -> None:
 def test_a_window_group_says_how_many_tokens_it_left_unhashed() -> None:
     """An event without hashes still tells of the block that was filled."""
     event = MAP | {"block_hashes": [], "group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 128}
-    assert decode(encode([1.0, [event]])).events == (Stored("GPU", 1, (), 16, "sliding_window", 128, 32),)
+    assert decode(encode([1.0, [event]])).events == (Stored("GPU", 1, (), 16, 128, 32),)
 
 
 def test_unknown_events_and_fields_are_left_out() -> None:

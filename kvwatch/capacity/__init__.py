@@ -17,7 +17,7 @@ from kvwatch.capacity.fields import Fields
 from kvwatch.capacity.layers import Layer, UnknownShape
 from kvwatch.capacity.widths import width_in, width_of
 
-__all__ = ["KvShape", "Layer", "UnknownShape", "ceiling"]
+__all__ = ["KvShape", "Layer", "UnknownShape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,6 @@ class KvShape:
         tokens = sum((self._layer_bytes(layer) * layer.tokens_of(length) for layer in self.layers), Fraction(0))
         return math.ceil(tokens + sum(layer.state_bytes or 0 for layer in self.layers))
 
-    def sequence_tokens(self, length: int) -> float:
-        """A sequence of ``length`` tokens as tokens of the pool: fewer than its length where windows let go of old ones."""
-        return self.sequence_bytes(length) / self.bytes_per_token
-
     def stages(self, tp: int = 1, pp: int = 1) -> tuple[KvShape, ...]:
         """What one GPU of each pipeline stage keeps.
 
@@ -113,11 +109,6 @@ class KvShape:
 
     def _layer_bytes(self, layer: Layer) -> Fraction:
         return layer.heads * layer.values * self.width + layer.index_bytes
-
-
-def ceiling(pool_tokens: float, mean_sequence_tokens: float) -> int:
-    """Most requests of that mean size a pool holds at once."""
-    return int(pool_tokens // mean_sequence_tokens)
 
 
 def _share(layer: Layer, tp: int) -> Layer:

@@ -14,15 +14,14 @@ class Stored:
     """Hashes that entered the prefix cache, one per block; the same hash may be there several times.
 
     ``medium`` is None in releases that knew only HBM, ``group`` the KV cache group (0 where not said), ``block_size`` tokens per hash
-    (0 where not said), ``kind`` the attention kind of the group, None where not said. In a group with a sliding ``window`` (tokens)
-    only some of the blocks with the ``tokens`` of the event are hashed; in others ``tokens`` is not read.
+    (0 where not said). In a group with a sliding ``window`` (tokens) only some of the blocks with the ``tokens`` of the event are
+    hashed; in others ``tokens`` is not read.
     """
 
     medium: str | None
     group: int
     hashes: tuple[int, ...]
     block_size: int = 0
-    kind: str | None = None
     window: int | None = None
     tokens: int = 0
 

@@ -37,7 +37,6 @@ class _Stored(msgspec.Struct, tag="BlockStored", tag_field="type", gc=False):
     block_size: int = 0
     medium: str | None = None
     group_idx: int | None = None
-    kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
 
 
@@ -61,7 +60,7 @@ class _StoredArray(msgspec.Struct, array_like=True, tag="BlockStored", gc=False)
     lora_name: msgspec.Raw = msgspec.Raw()
     extra_keys: msgspec.Raw = msgspec.Raw()
     group_idx: int | None = None
-    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_kind: msgspec.Raw = msgspec.Raw()
     kv_cache_spec_sliding_window: int | None = None
 
 
@@ -136,7 +135,6 @@ def _event(raw: bytes) -> Event | None:
             _group(found.group_idx),
             _hashes(found.block_hashes),
             found.block_size,
-            found.kv_cache_spec_kind,
             window,
             0 if window is None else _length(bytes(found.token_ids)),
         )

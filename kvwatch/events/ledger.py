@@ -19,8 +19,6 @@ HASHES = 500_000
 SWING_SECONDS = 0.25
 """How far gauges and events may be apart: messages were up to 0.11 s late on a starved machine."""
 SWING_STEP = 0.01
-FULL = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
-"""Attention kinds that hash every block as soon as it is full (vllm/v1/kv_cache_interface.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +37,14 @@ class LedgerView:
     the host tier; an upper end without bound means that only the pool's size is one. ``open`` says that messages are being waited
     for and nothing is known meanwhile.
 
-    ``epoch`` counts restarts of the publisher, ``stretch`` how often the count began anew (restart, loss, clear), ``since`` is when it
-    last did. ``net`` is what this stretch stored in HBM less what it removed, ``dip`` how much less it was
-    within ``SWING_SECONDS``. ``evictions`` counts removals from HBM, ``net_at_eviction`` is ``net``
-    after the last step with one. ``clears`` counts emptied caches, ``unseen`` removals of blocks nobody told us of, ``batches``
-    messages, ``cpu_stored`` blocks that entered the host tier in this epoch, and ``counted`` is set when there were too many
-    hashes to remember.
+    ``epoch`` counts restarts of the publisher, ``stretch`` how often the count began anew (restart, loss, clear). ``net`` is what this
+    stretch stored in HBM less what it removed, ``dip`` how much less it was within ``SWING_SECONDS``. ``evictions`` counts removals
+    from HBM, ``net_at_eviction`` is ``net`` after the last step with one. ``clears`` counts emptied caches, ``batches`` messages,
+    ``cpu_stored`` blocks that entered the host tier in this epoch.
     """
 
     epoch: int
     stretch: int
-    since: float | None
     open: bool
     gpu: Interval = UNKNOWN
     recent: Interval = UNKNOWN
@@ -59,13 +54,10 @@ class LedgerView:
     evictions: int = 0
     net_at_eviction: int | None = None
     clears: int = 0
-    unseen: int = 0
     batches: int = 0
     cpu_stored: int = 0
     groups: int = 0
     windows: tuple[Window, ...] = ()
-    full_attention: bool = True
-    counted: bool = False
 
     def tail_blocks(self, generated_blocks: float) -> float:
         """Bare blocks of a running request that has generated that many: an unfinished one in each group, and what windows do not hash."""
@@ -99,9 +91,8 @@ class _Table:
             for h in event.hashes:
                 self.copies[h] = self.copies.get(h, 0) + 1
 
-    def remove(self, hashes: tuple[int, ...]) -> int:
-        """Take one copy of each hash out; the number of those that nobody had told us of."""
-        unseen = 0
+    def remove(self, hashes: tuple[int, ...]) -> None:
+        """Take one copy of each hash out; one that nobody had told us of proves that there are others."""
         for h in hashes:
             copies = self.size if self.copies is None else self.copies.get(h, 0)
             if copies:
@@ -114,8 +105,6 @@ class _Table:
                 self.doubtful -= 1
             else:
                 self.doubtful = None
-                unseen += 1
-        return unseen
 
     def become(self, doubtful: int | None) -> None:
         """Forget every hash; that many blocks may still be cached."""
@@ -147,8 +136,7 @@ class Ledger:
     def __init__(self, limit: int = HASHES) -> None:
         """Begin with the empty cache of an engine that has published nothing yet."""
         self._limit = limit
-        self._epoch = self._stretch = self._evictions = self._clears = self._unseen = self._batches = 0
-        self._since: float | None = None
+        self._epoch = self._stretch = self._evictions = self._clears = self._batches = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -156,7 +144,6 @@ class Ledger:
         self._exact = {GPU: True, CPU: True}
         self._names_gpu = False
         self._cpu_stored = 0
-        self._full_attention = True
         self._net = 0
         self._net_at_eviction: int | None = None
         self._recent: deque[tuple[float, float, float, int]] = deque()
@@ -187,8 +174,6 @@ class Ledger:
             self._net_at_eviction = self._net
         if sum(t.size for t in self._tables.values()) > self._limit:
             max(self._tables.values(), key=lambda t: len(t.copies or ())).copies = None
-        if self._since is None:
-            self._since = at
         self._note(at)
 
     def _tier(self, medium: str | None, at: float) -> str | None:
@@ -210,12 +195,11 @@ class Ledger:
             table.store(event)
             self._cpu_stored += amount if tier == CPU else 0
         else:
-            self._unseen += table.remove(event.hashes)
+            table.remove(event.hashes)
             amount = -amount
         if tier == GPU:
             self._net += amount
             self._evictions += max(0, -amount)
-            self._full_attention &= not isinstance(event, Stored) or event.kind in FULL
 
     def _clear(self, at: float) -> None:
         """HBM's cache is empty. Whether the host tier was emptied too (``reset_connector_cache``) is not said."""
@@ -227,7 +211,6 @@ class Ledger:
 
     def _begin(self, at: float) -> None:
         self._stretch += 1
-        self._since = at
         self._net = 0
         self._net_at_eviction = None
         self._recent = deque((t, lo, hi, 0) for t, lo, hi, _ in self._recent)
@@ -266,7 +249,6 @@ class Ledger:
         return LedgerView(
             epoch=self._epoch,
             stretch=self._stretch,
-            since=self._since,
             open=open,
             gpu=gpu,
             recent=recent,
@@ -276,11 +258,8 @@ class Ledger:
             evictions=self._evictions,
             net_at_eviction=self._net_at_eviction,
             clears=self._clears,
-            unseen=self._unseen,
             batches=self._batches,
             cpu_stored=self._cpu_stored,
             groups=len(groups),
             windows=tuple(window for table in groups if (window := table.sliding()) is not None),
-            full_attention=self._full_attention,
-            counted=any(t.copies is None for t in self._tables.values()),
         )

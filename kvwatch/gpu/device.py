@@ -37,7 +37,6 @@ NO_PID = frozenset({0, 0xFFFFFFFF})
 UNKNOWN_BYTES = 1 << 63
 """Sizes from here on are the driver's "not available" (all ones)."""
 PROFILE = re.compile(r"\bMIG (\S+)")
-MIB = 1 << 20
 
 UNIFIED = "CPU and GPU share one memory: there is no HBM to measure"
 RESERVED_IN_USED = Note("reserved-in-used", "this driver does not tell what it reserves itself: used includes it")
