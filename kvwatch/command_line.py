@@ -212,7 +212,8 @@ def _render(args: argparse.Namespace) -> int:
     if args.what not in {"all", *RENDERERS}:
         raise UsageError(f"'{args.what}' cannot be rendered; there are all, {', '.join(RENDERERS)}")
     wanted = list(RENDERERS) if args.what == "all" else [args.what]
-    site = Site(active(_load(_overrides(args.config)).thresholds), args.output, args.runbook_url or RUNBOOK_URL)
+    config = _load(_overrides(args.config))
+    site = Site(active(config.thresholds), args.output, args.runbook_url or RUNBOOK_URL, config.window)
     try:
         texts = render(wanted, site)
     except MissingExtraError as error:

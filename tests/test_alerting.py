@@ -18,6 +18,8 @@ from kvwatch.rules import active
 
 ROOT = Path(__file__).parents[1]
 STEP = "5s"
+LABELS = {"target": "t", "engine": "vllm", "model": "m", "rank": "0"}
+SEVERITIES = {"l1-saturated": "critical", "ttft-degraded": "warning"}
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 
 
@@ -40,7 +42,7 @@ def promtool_says(folder: Path, alerts: list[dict[str, Any]], series: Mapping[st
 
 def owner(**labels: str) -> str:
     """Labels of a series about a pool owner."""
-    return ",".join(f'{k}="{v}"' for k, v in ({"target": "t", "engine": "vllm", "model": "m", "rank": "0"} | labels).items())
+    return ",".join(f'{k}="{v}"' for k, v in (LABELS | labels).items())
 
 
 def test_what_is_true_in_turns_is_one_alert(tmp_path: Path) -> None:
@@ -129,3 +131,23 @@ def test_alerts_about_kvwatch_itself(tmp_path: Path) -> None:
             for name in severities
         ]
         assert promtool_says(tmp_path, ours, series, *checks) == ""
+
+
+def test_what_a_root_leaves_behind_tells_nobody(tmp_path: Path) -> None:
+    """Late first tokens stay in the window for a while after the pool has room: no news then, but news when they stay for good."""
+    alerts = [a for a in yaml.safe_load(render(["alerts"], Site(active(), ROOT))[PATH])["groups"][0]["rules"] if a.pop("annotations")]
+    o, steps = owner(), 24
+    series = {
+        f"kvwatch_l1_bound{{{o},reason='saturated'}}": f"1x{steps} 0x99",
+        f"kvwatch_pain{{{o}}}": f"1x{steps} 0x99",
+        f"kvwatch_ttft_high{{{o}}}": "1x123",
+        f"kvwatch_ttft_fresh{{{o}}}": "1x123",
+    }
+    told = {rule: [{"exp_labels": {**LABELS, "rule": rule, "severity": severity}}] for rule, severity in SEVERITIES.items()}
+    firing = {"l1-saturated": (115, 145), "ttft-degraded": (115, 145, 400)}
+    checks = [
+        {"eval_time": f"{at}s", "alertname": name, "exp_alerts": told[rule] if at in firing[rule] else []}
+        for rule, name in (("l1-saturated", "KvwatchL1Saturated"), ("ttft-degraded", "KvwatchTtftDegraded"))
+        for at in (115, 145, 160, 200, 270, 400)
+    ]
+    assert promtool_says(tmp_path, alerts, series, *checks) == ""

@@ -125,9 +125,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def _alerting(folder: Path, kvwatch: Child, webhook: str) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     """Prometheus with the rendered alerts and Alertmanager with the rendered configuration, its notifications sent to us and soon."""
     routing = yaml.safe_load((folder / "alerts" / "alertmanager.yaml").read_text())
-    routing["route"]["group_wait"] = "1s"
-    page = next(route for route in routing["route"]["routes"] if route["receiver"] == "page")
-    page["group_interval"] = "1s"
+    routing["route"] |= {"group_wait": "1s", "group_interval": "1s"}
     for receiver in routing["receivers"]:
         receiver["webhook_configs"] = [{"url": f"{webhook}/{receiver['name']}", "send_resolved": True}]
     with alertmanager(folder, ALERTMANAGER or "", routing) as notifier:

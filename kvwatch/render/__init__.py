@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvwatch.rules.kinds import ActiveRule
+from kvwatch.view import Watch
 
 SERVED = "/runbook/"
 """Where a daemon has its own runbook."""
@@ -19,11 +20,12 @@ RUNBOOK_URL = f"{LOCAL_URL}{SERVED}"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a site decides: its thresholds and holds, where its runbook is, and the folder that is rendered."""
+    """What a site decides: its thresholds and holds, where its runbook is, how far its rates look back, and the folder that is rendered."""
 
     rules: tuple[ActiveRule, ...]
     folder: Path
     runbook_url: str = RUNBOOK_URL
+    window: float = Watch().window
 
 
 Renderer = Callable[[Site], Mapping[str, str]]

@@ -11,13 +11,12 @@ import yaml
 
 from kvwatch.diagnose import WORST
 from kvwatch.render import Site
-from kvwatch.render.promql import OWNER_LABELS
+from kvwatch.render.promql import MODEL_LABELS, OWNER_LABELS
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import Rule
 
 PATH = "alerts/alertmanager.yaml"
 HEADER = "# Rendered by `kvwatch render alertmanager`; put your receivers in and keep the inhibition rules.\n"
-MODEL = ("engine", "model")
 
 
 def render(site: Site) -> Mapping[str, str]:
@@ -26,10 +25,10 @@ def render(site: Site) -> Mapping[str, str]:
         {
             "source_matchers": [f'rule="{r.rule.id}"'],
             "target_matchers": [f'rule=~"{"|".join(effects)}"'],
-            "equal": list(MODEL if r.rule.spreads else OWNER_LABELS),
+            "equal": list(MODEL_LABELS if r.rule.spreads else OWNER_LABELS),
         }
         for r in site.rules
-        if (effects := _silenced(r.rule))
+        if (effects := silenced(r.rule))
     ]
     document = {
         "route": {
@@ -54,6 +53,6 @@ def render(site: Site) -> Mapping[str, str]:
     return {PATH: HEADER + yaml.safe_dump(document, sort_keys=False, width=160, default_flow_style=None)}
 
 
-def _silenced(rule: Rule) -> list[str]:
+def silenced(rule: Rule) -> list[str]:
     """The effects that are told with their root alone."""
     return [effect for effect in rule.causes if WORST[RULES[effect].severity] <= WORST[rule.severity]]

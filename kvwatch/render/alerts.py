@@ -1,7 +1,9 @@
 """Alerts on the exported signals, one for each rule, with its hold, its wobble and what stands above it.
 
 The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. A superseded alert is silent while the specific
-one fires. The specific ones come first: a group evaluates its alerts in order.
+one fires. What a root brought about shows in rates and quantiles for a window after the root itself is over, when Alertmanager does not
+inhibit it any more: for that time such an alert is silent, too, unless it is critical. The specific and the roots come first: a group
+evaluates its alerts in order.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from itertools import islice
 import yaml
 
 from kvwatch.render import Site
-from kvwatch.render.promql import OWNER, OWNER_LABELS, TARGET, TARGET_LABELS, series_of, shown, terms
+from kvwatch.render.alertmanager import silenced
+from kvwatch.render.promql import MODEL, OWNER, OWNER_LABELS, TARGET, TARGET_LABELS, series_of, shown, terms
 from kvwatch.rules.kinds import ActiveRule, Rule
 from kvwatch.signals.kinds import SignalUnit
 
@@ -25,6 +28,8 @@ FIRST_DIGITS = (1, 5)
 """Steps between two looks begin with one of these, so that evaluations on even seconds meet them."""
 SHOWN = 4
 """How many values a description carries."""
+AFTERMATH_WINDOWS = 2
+"""How many windows after a root an effect that remains is a trouble of its own."""
 WRITERS: Mapping[SignalUnit, str] = {
     "ratio": "humanizePercentage",
     "fraction": 'printf "%.2f"',
@@ -46,10 +51,10 @@ def alert_name(rule_id: str) -> str:
 
 
 def in_order(rules: tuple[ActiveRule, ...]) -> Iterator[ActiveRule]:
-    """Superseding rules before those they supersede."""
+    """Superseding rules before those they supersede, roots before their effects."""
     by_id = {r.rule.id: r for r in rules}
     sorter = graphlib.TopologicalSorter(
-        {r.rule.id: sorted(o.rule.id for o in rules if r.rule.id in _all_superseded(o.rule)) for r in rules}
+        {r.rule.id: sorted(o.rule.id for o in rules if r.rule.id in {*_all_superseded(o.rule), *o.rule.causes}) for r in rules}
     )
     for rule_id in sorter.static_order():
         yield by_id[rule_id]
@@ -120,6 +125,19 @@ def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
         for reason in other.rule.reasons:
             if r.rule.id in reason.supersedes:
                 expr += f' unless {on} kvwatch_finding{{rule="{other.rule.id}", reason="{reason.name}"}}'
+    return expr + _aftermath(r, site)
+
+
+def _aftermath(r: ActiveRule, site: Site) -> str:
+    """What keeps an effect silent when its root is just over."""
+    if r.rule.severity == "critical":
+        return ""
+    expr = ""
+    for on, spreads in ((OWNER, False), (MODEL, True)):
+        roots = "|".join(o.rule.id for o in site.rules if o.rule.spreads == spreads and r.rule.id in silenced(o.rule))
+        if roots:
+            firing = f'ALERTS{{alertstate="firing", rule=~"{roots}"}}'
+            expr += f" unless {on} (last_over_time({firing}[{_duration(AFTERMATH_WINDOWS * site.window)}]) unless {on} {firing})"
     return expr
 
 

@@ -15,9 +15,11 @@ from kvwatch.signals.kinds import Condition, Node, Term, leaves
 
 OWNER_LABELS = ("instance", "target", "engine", "model", "rank")
 TARGET_LABELS = ("instance", "target")
+MODEL_LABELS = ("engine", "model")
 """Whom a series is about: with the daemon that says it, because daemons beside their engines may all call them the same."""
 OWNER = f"on ({', '.join(OWNER_LABELS)})"
 TARGET = f"on ({', '.join(TARGET_LABELS)})"
+MODEL = f"on ({', '.join(MODEL_LABELS)})"
 EXPORTED = frozenset(c.name for c in (*CONDITIONS, *TARGET_CONDITIONS))
 """Conditions that are series; the parts of others are always written out."""
 
