@@ -22,7 +22,7 @@ from kvwatch.config import Config, ConfigError, target_from_url
 from kvwatch.diagnosing import GPU_TIMEOUT, watch_of
 from kvwatch.gpu import GpuMapper, GpuWatcher
 from kvwatch.history import KEEP_SECONDS
-from kvwatch.metrics import Extra, families
+from kvwatch.metrics import families
 from kvwatch.poller import GpuPoller, Poller, Scraper
 from kvwatch.quantity import UNKNOWN
 from kvwatch.report import Json, Verdict, plain, to_json, verdict
@@ -89,7 +89,7 @@ class Daemon:
 
     def collect(self) -> list[Metric]:
         """All families of this moment."""
-        return list(families(self.judge(), Extra(gpu_processes=self._config.gpu_processes)))
+        return list(families(self.judge(), gpu_processes=self._config.gpu_processes))
 
     def verdict(self, target: str | None) -> Mapping[str, object]:
         """The verdict as JSON values."""

@@ -33,7 +33,7 @@ class Listener:
     target: Target
     refiner: Refiner
     subscriber: Subscriber | None = None
-    refused: Mapping[str, RankSource] | None = None
+    tried: Mapping[str, RankSource] | None = None
 
     def hear(self, outcome: Outcome, side: Mapping[str, object]) -> Outcome:
         """The outcome with what the events tell beside it."""
@@ -61,10 +61,10 @@ class Listener:
         sources = configured(self.target)
         if sources is None:
             sources = discovered(side.get("kv_event_sources"), self.target)
-        if not sources or sources == self.refused or (self.subscriber is not None and self.subscriber.sources == sources):
+        if not sources or sources == self.tried:
             return
         self.close()
-        self.refused = sources
+        self.tried = sources
         try:
             from kvwatch.events.subscribe import Subscriber  # noqa: PLC0415  needs the extra "events"
         except ModuleNotFoundError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from zlib import crc32
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -49,15 +48,8 @@ COUNTERS: tuple[tuple[str, str, str, str | None], ...] = (
 HISTOGRAMS = (("ttft", "ttft_seconds", "seconds to the first token"), ("queue", "queue_seconds", "seconds before the first scheduling"))
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """What is exported of the daemon itself and of the choices of its user."""
-
-    gpu_processes: bool = False
-
-
-def families(said: Verdict, extra: Extra) -> Iterator[Metric]:
-    """All families of one verdict."""
+def families(said: Verdict, *, gpu_processes: bool = False) -> Iterator[Metric]:
+    """All families of one verdict; those of GPU processes only when asked for."""
     owners = [o for o in said.snapshot.owners if not o.stale]
     yield from _pools(owners)
     yield from _requests(owners)
@@ -65,7 +57,7 @@ def families(said: Verdict, extra: Extra) -> Iterator[Metric]:
     yield from _histograms(owners)
     yield from _signals(owners)
     yield from _targets(said)
-    yield from _gpus(said, extra)
+    yield from _gpus(said, processes=gpu_processes)
     yield from _findings(said)
     yield from _infos(said, owners)
 
@@ -225,14 +217,14 @@ def _targets(said: Verdict) -> Iterator[Metric]:
             failures.add_metric((*at, reason), count)
     yield from (up, took, body, last, failures, malformed)
     yield from _events(said)
-    judged = [t for t in said.snapshot.targets if t.judged is not None]
+    judged = [(t.target.name, t.judged.values) for t in said.snapshot.targets if t.judged is not None]
     named = [(s.name, s.help) for s in TARGET_SIGNALS] + [(c.name, f"{c.help} (0 or 1)") for c in TARGET_CONDITIONS]
     for name, help_text in named:
         family = GaugeMetricFamily(f"kvwatch_{name}", help_text, labels=("target",))
-        for t in judged:
-            value = t.judged.values.get(name, UNKNOWN) if t.judged is not None else UNKNOWN
+        for target, values in judged:
+            value = values.get(name, UNKNOWN)
             if value.exact is not None:
-                family.add_metric((t.target.name,), value.exact)
+                family.add_metric((target,), value.exact)
         yield family
 
 
@@ -258,23 +250,23 @@ def _events(said: Verdict) -> Iterator[Metric]:
     yield lag
 
 
-def _gpus(said: Verdict, extra: Extra) -> Iterator[Metric]:
+def _gpus(said: Verdict, *, processes: bool) -> Iterator[Metric]:
     reading = said.snapshot.gpus
     if reading is None:
         return
     yield GaugeMetricFamily("kvwatch_nvml_up", "whether NVML answers", value=1.0 if reading.nvml.state == "ok" else 0.0)
     memory = GaugeMetricFamily("kvwatch_hbm_bytes", "GPU memory by state; the states sum to the total", labels=("gpu", "uuid", "state"))
-    processes = GaugeMetricFamily("kvwatch_hbm_process_bytes", "GPU memory by process", labels=("gpu", "uuid", "pid"))
+    by_process = GaugeMetricFamily("kvwatch_hbm_process_bytes", "GPU memory by process", labels=("gpu", "uuid", "pid"))
     for g in reading.gpus:
         for state, value in (("used", g.used), ("free", g.free), ("reserved", g.reserved)):
             if value is not None:
                 memory.add_metric((str(g.index), g.uuid, state), value)
         for p in g.processes or ():
             if p.used is not None:
-                processes.add_metric((str(g.index), g.uuid, str(p.pid)), p.used)
+                by_process.add_metric((str(g.index), g.uuid, str(p.pid)), p.used)
     yield memory
-    if extra.gpu_processes:
-        yield processes
+    if processes:
+        yield by_process
 
 
 def _findings(said: Verdict) -> Iterator[Metric]:

@@ -179,7 +179,9 @@ class Poller:
         """One target's turn and what is judged of it; the one place where anything unexpected is caught: it costs this target alone."""
         at = time.monotonic()
         try:
-            self._keep(slot, slot.scraper.turn())
+            outcome = slot.scraper.turn()
+            self._store.add(outcome)
+            self._note(slot, outcome)
         except Exception as error:
             LOG.exception("target %s: a defect of kvwatch; please report it", slot.scraper.target.name)
             when = Clocked(at, time.time(), time.monotonic() - at)
@@ -187,11 +189,6 @@ class Poller:
             with contextlib.suppress(Exception):  # judging may meet the same defect again; the log has it
                 self._store.add(outcome)
             self._note(slot, outcome)
-
-    def _keep(self, slot: _Slot, outcome: Outcome) -> None:
-        """Hand an outcome to the store; of a target that was removed meanwhile it keeps nothing."""
-        self._store.add(outcome)
-        self._note(slot, outcome)
 
     def _note(self, slot: _Slot, outcome: Outcome) -> None:
         """Count failures, and log transitions only."""

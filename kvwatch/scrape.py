@@ -52,11 +52,8 @@ logging.getLogger("urllib3").setLevel(logging.CRITICAL)
 class Client:
     """Scrapes one target over a connection that is kept open. Not thread safe: one client per target and turn."""
 
-    def __init__(self, target: Target, *, limit_bytes: int, proxies: bool = False) -> None:
-        """``limit_bytes`` counts decompressed bytes of one answer; ``proxies`` lets the proxy variables of the environment count.
-
-        Raises ValueError when the target's URL is none.
-        """
+    def __init__(self, target: Target, *, limit_bytes: int) -> None:
+        """``limit_bytes`` counts decompressed bytes of one answer. Raises ValueError when the target's URL is none."""
         self._target = target
         self._address = parse_address(target.url)
         self._limit_bytes = limit_bytes
@@ -68,7 +65,6 @@ class Client:
         self._session.cookies = RequestsCookieJar(DefaultCookiePolicy(allowed_domains=[]))
         self._session.mount("http://", _Adapter(self._exchange, target.tls))
         self._session.mount("https://", _Adapter(self._exchange, target.tls))
-        self._proxies = requests.utils.get_environ_proxies(self._address.url) if proxies else {}
 
     def close(self) -> None:
         """Close the kept connection; the client can be used again."""
@@ -104,7 +100,7 @@ class Client:
     def _ask(self, address: Address) -> requests.Response:
         """Send the request; once more when it was sent on a kept connection that the server was just closing."""
         request = self._session.prepare_request(requests.Request("GET", address.url, headers=self._authorization(address)))
-        send = functools.partial(self._session.send, request, stream=True, allow_redirects=False, proxies=self._proxies)
+        send = functools.partial(self._session.send, request, stream=True, allow_redirects=False)
         self._exchange.ask()
         try:
             return send(timeout=self._exchange.left())

@@ -14,7 +14,7 @@ import yaml
 from prometheus_client.core import Metric
 
 from kvwatch.history import Baseline
-from kvwatch.metrics import Extra, families
+from kvwatch.metrics import families
 from kvwatch.model import EngineState
 from kvwatch.render import Site, drifted, render
 from kvwatch.render.alerts import PATH, alert_name
@@ -61,7 +61,7 @@ def exported(moment: Moment) -> list[Metric]:
         state = EngineState("t", s.engine, s.model, s.rank or "0", moment.judged.at)  # type: ignore[arg-type]  # a scenario's engine
         owners = (OwnerSnapshot(state, moment.judged, Baseline(), None, stale=False),)
     snapshot = Snapshot(moment.judged.at, Watch(), targets, owners, None)
-    return list(families(Verdict(snapshot, moment.findings, "ok", "", None), Extra()))
+    return list(families(Verdict(snapshot, moment.findings, "ok", "", None)))
 
 
 def all_series() -> set[str]:

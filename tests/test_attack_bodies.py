@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from kvwatch.metrics import Extra, families
+from kvwatch.metrics import families
 from kvwatch.report import Verdict, to_json, verdict
 from kvwatch.rules import active
 from kvwatch.store import Store
@@ -69,7 +69,7 @@ class Families(Collector):
 
     def collect(self) -> list[Metric]:
         """All families."""
-        return list(families(self.said, Extra()))
+        return list(families(self.said))
 
 
 def exported(said: Verdict) -> list[tuple[str, tuple[tuple[str, str], ...], float]]:

@@ -19,7 +19,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard
 
-from kvwatch.metrics import Extra, families
+from kvwatch.metrics import families
 from kvwatch.model import GpuReading, NvmlState
 from kvwatch.render import Site, drifted, render
 from kvwatch.render.dashboards import queries
@@ -90,7 +90,7 @@ def exported() -> dict[str, set[str]]:
     """Every series /metrics may have, with its labels."""
     nothing = Verdict(Snapshot(0.0, Watch(), (), (), GpuReading(0.0, NvmlState("ok"))), (), "ok", "", None)
     series: dict[str, set[str]] = {}
-    for family in families(nothing, Extra()):
+    for family in families(nothing):
         labels = {*getattr(family, "_labelnames", ())}
         match family.type:
             case "counter":

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
-from kvwatch.metrics import COUNTERS, Extra, families
+from kvwatch.metrics import COUNTERS, families
 from kvwatch.model import EventStats, GpuProcess, GpuReading, GpuState, NvmlState, Outcome
 from kvwatch.pool import Pool
 from kvwatch.quantity import Interval, exactly
@@ -74,7 +74,7 @@ class Once(Collector):
 def rendered(spoken: Verdict, *, processes: bool = False) -> CollectorRegistry:
     """A registry with the families of a verdict."""
     registry = CollectorRegistry()
-    registry.register(Once(list(families(spoken, Extra(gpu_processes=processes)))))
+    registry.register(Once(list(families(spoken, gpu_processes=processes))))
     return registry
 
 
@@ -117,7 +117,7 @@ def test_every_promised_name_is_exported() -> None:
 
 def test_every_signal_is_exported_under_its_name() -> None:
     """With its bounds where it is often only bounded; conditions as 0 or 1."""
-    names = {m.name for m in families(ALL, Extra())}
+    names = {m.name for m in families(ALL)}
     assert {f"kvwatch_{s.name}" for s in SIGNALS} | {f"kvwatch_{c.name}" for c in CONDITIONS} <= names
     assert {f"kvwatch_{s.name}{end}" for s in SIGNALS if s.bounded for end in ("_min", "_max")} <= names
 
@@ -156,7 +156,7 @@ def check_partitions(found: Sequence[Sample]) -> None:
 
 def test_names_and_help_pass_promtools_lint() -> None:
     """Snake case with the prefix, counters and only those end in _total, base units, no type or colon in the name, a help for each."""
-    for metric in families(ALL, Extra(gpu_processes=True)):
+    for metric in families(ALL, gpu_processes=True):
         assert re.fullmatch(r"kvwatch_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
         assert metric.documentation
         assert not re.search(r"_(gauge|counter|histogram|summary|milliseconds|minutes|hours|kilobytes|percent)(_|$)", metric.name)
@@ -169,7 +169,7 @@ def test_names_and_help_pass_promtools_lint() -> None:
 def test_one_family_is_one_type_with_one_set_of_labels() -> None:
     """A name stands for one thing; info series carry what the configuration adds."""
     seen: dict[str, set[frozenset[str]]] = {}
-    for metric in families(ALL, Extra(gpu_processes=True)):
+    for metric in families(ALL, gpu_processes=True):
         assert metric.name not in seen
         seen[metric.name] = {frozenset(set(s.labels) - {"le"}) for s in metric.samples}
         assert len(seen[metric.name]) <= 1, metric.name

@@ -111,7 +111,7 @@ def _stale_loads(view: View) -> Interval | None:
     return exactly(min(ages))
 
 
-def _shed_ratio(view: View) -> Interval:
+def _ceiling_share(view: View) -> Interval:
     """Ceiling against demand: below 1 not all requests can run at once."""
     ceil, wanted = ceiling.of(view), _demand(view)
     return ceil / wanted if ceil.known and wanted.lo > 0 else UNKNOWN
@@ -163,7 +163,7 @@ def _at_cap(view: View) -> Interval:
     return MAYBE if cap is None else truth(view.state.running.compare(">=", cap))
 
 
-def _reserved_high(view: View) -> Interval:
+def _reserve_ratio(view: View) -> Interval:
     return view.gauge("new_token_ratio")
 
 
@@ -273,7 +273,7 @@ recompute_share = Signal(
     "recompute_share", "ratio", "share of computed tokens that were computed again after a preemption", _recompute_share, bounded=True
 )
 at_cap = Signal("running_at_cap", "condition", "as many requests run as the engine allows", _at_cap)
-reserve_ratio = Signal("admission_reserve_ratio", "ratio", "share of the remaining output SGLang's last admission reserved", _reserved_high)
+reserve_ratio = Signal("admission_reserve_ratio", "ratio", "share of the remaining output SGLang's last admission reserved", _reserve_ratio)
 generated = Signal("generated_tokens", "tokens", "tokens generated since the engine's start", _generated)
 mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running sequence holds in HBM", _mean_sequence)
 ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that length the pool in HBM holds at once", _ceiling)
@@ -285,7 +285,7 @@ next_fraction = Signal(
 )
 kv_growth = Signal("kv_growth_tokens", "tokens", "tokens the pool would gain by that", _kv_growth)
 more_sequences = Signal("kv_growth_sequences", "requests", "sequences of the present length the pool would gain by that", _more_sequences)
-ceiling_share = Signal("ceiling_per_demand", "times", "sequences the pool in HBM holds against running and waiting ones", _shed_ratio)
+ceiling_share = Signal("ceiling_per_demand", "times", "sequences the pool in HBM holds against running and waiting ones", _ceiling_share)
 sequence_change = Signal("sequence_change", "times", "tokens one running sequence holds against calm time", _sequence_change)
 rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
 
