@@ -9,10 +9,9 @@ AMOUNT = "from {memory_fraction} to {memory_fraction_next}: about +{kv_growth_to
 """What raising the engine's share of GPU memory buys, where the numbers allow to say it."""
 
 WHAT_IS_FULL = (
-    Say("{requests_waiting} requests wait and the pool in HBM (L1) is {l1_used_ratio} used, {l1_reclaimable_ratio} can still be taken.",
-        when=(l1.saturated,)),
-    Say("{requests_waiting} requests wait with {l1_used_ratio} of L1 used: SGLang charges every candidate its prompt plus its whole max_new_tokens, "
-        "and the running requests' reserve has used up that budget.", engine="sglang", when=(l1.budget_bound.is_(1),)),
+    Say("With {requests_waiting} waiting, {l1_used_ratio} of the pool in HBM (L1) is used and {l1_reclaimable_ratio} can still be taken."),
+    Say("SGLang charges every candidate its prompt plus its whole max_new_tokens, and the running requests' reserve has used up that budget.",
+        engine="sglang", when=(l1.budget_bound.is_(1),)),
     Say("Running requests lose their KV and are computed again ({preemption_rate} in the window).", when=(l1.preempting.is_(1),)),
     Say("First tokens take {ttft_p99_seconds} (p99) against {ttft_baseline_p99_seconds} in calm time."),
 )  # fmt: skip
@@ -39,9 +38,9 @@ RAISE_L1 = (
 """How to make the pool in HBM larger."""
 
 CAP_DEMAND = (
-    Do("lower --max-num-seqs to about {concurrency_ceiling_requests}", "that many sequences of the present length fit L1; more only preempt each other",
+    Do("lower --max-num-seqs to about {concurrency_ceiling_requests}", "L1 fits no more sequences of the present length; others only preempt each other",
        engine="vllm"),
-    Do("lower --max-running-requests to about {concurrency_ceiling_requests}", "that many sequences of the present length fit L1",
+    Do("lower --max-running-requests to about {concurrency_ceiling_requests}", "L1 fits no more sequences of the present length",
        engine="sglang"),
     Do("bound the queue with --max-num-queued-reqs", "a quick 503 lets the router try another replica instead of waiting here", engine="vllm"),
     Do("bound the queue with --max-queued-requests", "a quick 503 lets the router try another replica instead of waiting here", engine="sglang"),

@@ -35,7 +35,7 @@ FIGURES = {
     "preemption_rate": "preemptions {}",
     "token_rate": "made {}",
     "prefix_hit_ratio": "L1 hits {}",
-    "concurrency_ceiling_requests": "L1 fits {} of this length",
+    "concurrency_ceiling_requests": "room for {} of this length",
 }
 """What is told of an engine beside its queue, where it is known."""
 MARKS = {"critical": "CRITICAL", "warning": "WARNING", "ok": "OK", "unknown": "UNKNOWN"}

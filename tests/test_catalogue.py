@@ -26,7 +26,7 @@ REQUEST_FIELDS = {"max_tokens", "max_new_tokens", "ignore_eos"}
 VALUES = {"page_first", "write_through", "best_effort", "fp8_e5m2", "total_tokens", "total_requests",
           "kv_connector_extra_config", "store_threshold"}  # fmt: skip
 """Values and inner settings that no list of options has."""
-TARGET_WORDS = {"url", "failure_reason", "failure_detail", "missing_names", "missing_enable"}
+TARGET_WORDS = {"url", "failure_reason", "failure_detail", "missing_names", "missing_why", "missing_enable"}
 KNOWN = {s.name for s in SIGNALS} | {s.name for s in TARGET_SIGNALS} | set(FACTS) | {"implausible_names"}
 PACKAGE = Path(kvwatch.__file__).parent
 each = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -125,6 +125,20 @@ def test_sentences_read_like_sentences(rule: Rule) -> None:
         assert not text.endswith("."), text
     for _, text in sentences(rule):
         assert text == " ".join(text.split()), text
+
+
+@each
+def test_advice_ends_in_no_parenthesis(rule: Rule) -> None:
+    """The text puts its reason behind it in one."""
+    for do in rule.remedy:
+        assert not do.do.endswith(")"), do.do
+
+
+@each
+def test_a_page_repeats_no_limit(rule: Rule) -> None:
+    """A site may set another; the page says what is meant, and the limits that count are listed below it."""
+    for text in (rule.page, rule.short):
+        assert not re.search(r"\b(half|third|quarter|fifth|tenths?|twice)\b|\d ?%|\d [KMG]iB", text), text
 
 
 def test_causes_and_effects_are_rules_and_never_go_round() -> None:

@@ -65,7 +65,7 @@ def test_it_names_the_flagship_and_ends_with_ctrl_c() -> None:
             said += line
             if "l1-saturated-l2-idle" in line:
                 break
-        assert "sglang-hicache: Requests queue on a full HBM pool (L1)" in said.splitlines()[-1]
+        assert "sglang-hicache: Requests queue: HBM (L1) admits no more" in said.splitlines()[-1]
         page = re.search(r"page +(\S+)/", said)
         assert page is not None
         with httpx.Client(base_url=page[1], trust_env=False, timeout=30) as pages:

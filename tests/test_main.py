@@ -78,7 +78,7 @@ def test_2_when_a_critical_finding_fires(incident: str, capsys: pytest.CaptureFi
     """And only then."""
     assert main(["diagnose", incident]) == 2
     out = capsys.readouterr().out
-    assert out.startswith("CRITICAL  vllm: Requests queue: the KV pool in HBM (L1) takes no more. Do first: ")
+    assert out.startswith("CRITICAL  vllm: Requests queue: the KV pool in HBM (L1) admits no more. Do first: ")
     assert not out.endswith("\n\n")
 
 

@@ -287,7 +287,7 @@ def full(target: str, at: float, *, rank: str = "0", model: str | None = "m") ->
 def test_the_summary_says_where_what_and_what_first() -> None:
     """The worst root, its first advice, and how many more there are."""
     one = said(full("t", 0.0), l1_saturated=0.0)
-    assert one.summary == ("t: Requests queue: the KV pool in HBM (L1) takes no more. Do first: raise --gpu-memory-utilization.")
+    assert one.summary == ("t: Requests queue: the KV pool in HBM (L1) admits no more. Do first: raise --gpu-memory-utilization.")
     missing = replace(full("t", 0.0), missing=(Missing("a", "b", "c"),))
     assert said(missing, l1_saturated=0.0).summary.endswith(" 1 more to look at.")
 

@@ -89,8 +89,8 @@ def test_a_finding_is_told_once_with_all_it_needs() -> None:
     text = to_text(said(full(), l1_saturated=0.0))
     lines = text.splitlines()
     at = lines.index("CRITICAL l1-saturated (firing, for 0 s, reason saturated)  t  vllm")
-    assert lines[at + 1] == "  Requests queue: the KV pool in HBM (L1) takes no more"
-    assert lines[at + 2].startswith("  Why: 5 requests wait and the pool in HBM (L1) is 99 % used")
+    assert lines[at + 1] == "  Requests queue: the KV pool in HBM (L1) admits no more"
+    assert lines[at + 2].startswith("  Why: With 5 waiting, 99 % of the pool in HBM (L1) is used")
     assert "  Seen: l1_used_ratio = 99 % (>= 95 %)" in lines
     assert "  Seen: requests_waiting = 5 (> 0)" in lines
     assert any(line.startswith("  Do 1: raise --gpu-memory-utilization (") for line in lines)

@@ -5,7 +5,7 @@ of `new_token_ratio` times what they may still generate; with `ignore_eos` the r
 
 **How to tell.** Requests wait, the pool is not full, nothing was retracted, and every other reason for the queue is excluded: the running
 count moved below its maximum, it is not at its cap, and no grammar, adapter, transfer or prefetch queue explains the wait. Where the cap is
-unknown, an admission ratio that stays at 0.5 or more is the proof.
+unknown, an admission ratio that stays high is the proof.
 
 **What to do first.** Ask for less output per request, or lower `--schedule-conservativeness`.
 """
@@ -21,7 +21,7 @@ RULE = Rule(
     when=(l1.waiting > 0, l1.budget_bound.is_(1), scheduler.preemptions <= 0),
     title="Requests queue although the pool has room: SGLang's admission reserve is too large",
     explanation=(
-        Say("{requests_waiting} requests wait while {l1_reclaimable_ratio} of the pool in HBM could be taken and nothing was retracted."),
+        Say("With {requests_waiting} waiting, {l1_reclaimable_ratio} of the pool in HBM could be taken, and nothing was retracted."),
         Say("The last admission reserved {admission_reserve_ratio} of what running requests may still generate."),
     ),
     remedy=EASE_BUDGET,

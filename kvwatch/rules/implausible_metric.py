@@ -16,8 +16,8 @@ RULE = Rule(
     headline="The engine reports a value it cannot mean",
     explanation=(Say("Dropped: {implausible_names}. What depends on it is unknown until it makes sense again."),),
     remedy=(
+        Do("restart the engine when the value stays implausible", "a counter that went wrong stays wrong"),
         Do("report it to the engine's project with its version", "such values come from its accounting"),
-        Do("restart the engine when its usage stays implausible", "a counter that went wrong stays wrong"),
     ),
     asleep=True,
     page=__doc__ or "",

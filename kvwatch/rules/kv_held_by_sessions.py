@@ -1,4 +1,4 @@
-"""Sessions or pinned objects hold a fifth of a pool or more.
+"""Sessions or pinned objects hold a large part of a pool.
 
 **What it means.** KV kept for open sessions, or objects pinned for loads that never came, can neither be used nor evicted.
 """
@@ -19,7 +19,7 @@ RULE = Rule(
     remedy=(
         Do("close idle sessions, or shorten their timeout", "their KV is held until then", when=(l1.session_ratio >= 0.2,)),
         Do(
-            "shorten pin_timeout_sec or --l1-read-ttl-seconds of LMCache",
+            "shorten LMCache's pin_timeout_sec in the engine, or --l1-read-ttl-seconds of an LMCache server",
             "pins of aborted requests last until then",
             when=(l2.held_ratio >= 0.2,),
         ),

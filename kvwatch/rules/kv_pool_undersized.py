@@ -2,7 +2,7 @@
 
 **What it means.** The engine preallocates its pool at start; whatever it left free stays unused for ever.
 
-**How to tell.** L1 is full while at least a tenth of the GPU's memory stayed free, the engine has generated tokens (it is past its warm-up), and
+**How to tell.** L1 is full while much of the GPU's memory stayed free, the engine has generated tokens (it is past its warm-up), and
 the GPU is proven to be this engine's.
 
 **What to do first.** Raise the memory fraction and restart.
@@ -28,13 +28,13 @@ RULE = Rule(
             "raise --gpu-memory-utilization and restart",
             "the pool is sized once, at start",
             engine="vllm",
-            exact=f"restart with --gpu-memory-utilization {AMOUNT}",
+            exact=f"restart with --gpu-memory-utilization raised {AMOUNT}",
         ),
         Do(
             "raise --mem-fraction-static and restart",
             "the pool is sized once, at start",
             engine="sglang",
-            exact=f"restart with --mem-fraction-static {AMOUNT}",
+            exact=f"restart with --mem-fraction-static raised {AMOUNT}",
         ),
     ),
     causes=("l1-saturated", "l1-saturated-l2-idle", "l1-l2-saturated"),

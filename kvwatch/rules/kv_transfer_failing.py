@@ -12,7 +12,7 @@ RULE = Rule(
     hold=60,
     when=(topology.transfer_failures > 0,),
     title="KV transfers between engines fail",
-    explanation=(Say("{transfer_failures_in_window} transfers or handshakes failed in the window."),),
+    explanation=(Say("Transfers or handshakes that failed in the window: {transfer_failures_in_window}."),),
     remedy=(
         Do("look at the transfer backend's log (NIXL, Mooncake) and the network between the engines", "the failures are theirs"),
         Do("check that both sides run the same version and layout", "a handshake between unequal layouts fails"),

@@ -1,9 +1,9 @@
-"""Requests queue on a full HBM pool, and the host tier is full and drops what it should keep.
+"""Requests queue because the HBM pool admits no more, and the host tier is full and drops what it should keep.
 
 **What it means.** L1 bounds admission, and L2 has no room for what L1 evicts, so evicted prefixes are computed again: queueing and
 recomputation feed each other.
 
-**How to tell.** As for a saturated L1, with L2 proven at least nine tenths full and stores dropped or allocations failing in the window.
+**How to tell.** As for a saturated L1, with L2 proven nearly full and stores dropped or allocations failing in the window.
 
 **What to do first.** More room in L1 admits requests; a larger L2 or a storage tier behind it saves recomputation.
 """
@@ -17,10 +17,10 @@ RULE = Rule(
     severity="critical",
     hold=30,
     when=(l1.bound, latency.pain, l2.full, l2.drops > 0),
-    title="Requests queue: the KV pool in HBM (L1) and the host tier (L2) are both full",
+    title="Requests queue: HBM (L1) admits no more, and the host tier (L2) is full, too",
     explanation=(
         *WHAT_IS_FULL,
-        Say("The host tier is {l2_resident_ratio} full and dropped {l2_drops} stores or tokens in the window."),
+        Say("The host tier is {l2_resident_ratio} full; stores or tokens it dropped in the window: {l2_drops}."),
     ),
     remedy=(
         *(Do(d.do, d.because, d.engine, when=(l1.budget_bound.is_(1),)) for d in EASE_BUDGET),

@@ -25,7 +25,7 @@ RULE = Rule(
         Reason("budget", (l1.budget_bound.is_(1),)),
         Reason("preempting", (l1.preempting.is_(1),)),
     ),
-    title="Requests queue: the KV pool in HBM (L1) takes no more",
+    title="Requests queue: the KV pool in HBM (L1) admits no more",
     explanation=WHAT_IS_FULL,
     remedy=(
         *(Do(d.do, d.because, d.engine, reason="budget") for d in EASE_BUDGET),

@@ -1,11 +1,11 @@
-"""Requests queue on a full HBM pool while the host tier is proven more than half empty.
+"""Requests queue because the HBM pool admits no more, while the host tier is proven to have room.
 
 **What it means.** Admission in vLLM and in SGLang reads only the counters of the pool in HBM (L1). When no more can be taken from it,
 new requests queue, running ones are preempted (vLLM) or retracted (SGLang) and computed again, and all of it lands in the time to first
 token. The host tier (L2) keeps evicted prefixes; it holds no running request, so its free space admits nobody.
 
 **How to tell.** L1 bounds admission (full for the next request, out of admission budget, or preempting) while requests wait, users
-feel it, and L2's resident share is proven to be at most half.
+feel it, and little of L2 is proven to hold data.
 
 **What to do first.** Give L1 more room or ask less of it. Enlarging L2 changes nothing here. The reason says what else is odd about L2:
 `smaller-than-l1` (it cannot hold what L1 evicts), `write-starved` (what L1 evicts never reaches it), `never-read` (written and never
@@ -27,7 +27,7 @@ RULE = Rule(
         Reason("never-read", (l2.never_read,), supersedes=("l2-never-read",)),
         Reason("healthy", (l2.served,)),
     ),
-    title="Requests queue on a full HBM pool (L1); the host tier (L2) has room but cannot admit them",
+    title="Requests queue: HBM (L1) admits no more, and the host tier (L2) has room but cannot admit them",
     explanation=(
         *WHAT_IS_FULL,
         Say("The host tier (L2) is {l2_resident_ratio} full; admission reads only L1, so free L2 space does not raise admission."),

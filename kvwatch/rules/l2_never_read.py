@@ -16,11 +16,15 @@ RULE = Rule(
     hold=60,
     when=(l2.never_read,),
     title="The host tier (L2) is written and never read",
-    explanation=(Say("{l2_written_5m} written and {l2_read_5m} read in five minutes, while {prefix_repeats_5m} prompt tokens repeated."),),
+    explanation=(
+        Say(
+            "In five minutes {l2_written_5m} were written and {l2_read_5m} read (tokens or bytes), while {prefix_repeats_5m} prompt tokens repeated."
+        ),
+    ),
     remedy=(
         Do("check that page or chunk sizes of engine and tier line up", "a prefix that ends inside a chunk never hits"),
         Do("route requests with the same prefix to the same replica", "each replica's L2 is its own"),
-        Do("start all LMCache processes with the same PYTHONHASHSEED", "the builtin hash differs between processes otherwise"),
+        Do("with LMCache, start all its processes with the same PYTHONHASHSEED", "the builtin hash differs between processes otherwise"),
         Do("move what changes (dates, ids) behind the shared part of prompts", "a prefix that differs early shares nothing"),
     ),
     page=__doc__ or "",

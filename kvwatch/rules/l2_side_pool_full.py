@@ -14,7 +14,7 @@ RULE = Rule(
     when=(l2.side_resident >= 0.95, l2.resident_ratio <= 0.8),
     title="The host pool for states is full while the host pool for KV has room",
     explanation=(Say("States fill {l2_side_resident_ratio} of their host pool, KV only {l2_resident_ratio} of its own."),),
-    remedy=(Do("give states a larger share of host memory (--hicache-ratio for the state pool, or --hicache-size)",
+    remedy=(Do("give states a larger share of host memory: --hicache-ratio for the state pool, or --hicache-size",
                "KV without a state checkpoint cannot be resumed", engine="sglang"),),
     page=__doc__ or "",
 )  # fmt: skip

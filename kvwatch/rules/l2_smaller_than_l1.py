@@ -2,7 +2,7 @@
 
 **What it means.** What L2 holds is mostly a copy of what L1 holds; evicted prefixes find little room there.
 
-**How to tell.** L2's capacity is at most L1's, in the same unit.
+**How to tell.** L2's capacity is no larger than L1's, in the same unit.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say

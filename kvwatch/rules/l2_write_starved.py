@@ -3,7 +3,7 @@
 **What it means.** Evicted prefixes are gone and will be computed again. SGLang's `write_through_selective` copies a prefix only at its second
 use; vLLM's offloading connector may ask for several uses (`store_threshold`); in some SGLang releases chunked prompts were never backed up.
 
-**How to tell.** In the window L1 evicted at least a tenth of its capacity and less than half of that was written to L2. Where evictions are not
+**How to tell.** In the window L1 evicted a good part of its capacity and little of that was written to L2. Where evictions are not
 counted: prompts are computed and nothing is written at all.
 """
 
@@ -35,7 +35,7 @@ RULE = Rule(
             "blocks are kept only after that many uses",
             engine="vllm",
         ),
-        Do("check the connector's role and LMCache's save settings", "a consumer stores nothing"),
+        Do("check the connector's role and LMCache's save settings", "a consumer stores nothing", engine="vllm"),
     ),
     causes=("prefix-cache-thrash",),
     page=__doc__ or "",

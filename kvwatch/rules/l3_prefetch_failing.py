@@ -12,10 +12,10 @@ RULE = Rule(
     hold=60,
     when=(l2.l3_failures > 0,),
     title="Loads from the storage tier (L3) fail",
-    explanation=(Say("{l3_load_failures_in_window} loads from storage failed in the window."),),
+    explanation=(Say("Loads from storage that failed in the window: {l3_load_failures_in_window}."),),
     remedy=(
         Do("look at the storage backend and the network to it", "what it holds does not arrive"),
-        Do("enlarge the host tier (L2)", "it must have room for what is prefetched"),
+        Do("enlarge L2, the host tier", "it must have room for what is prefetched"),
         Do(
             "set --hicache-storage-prefetch-policy to best_effort or timeout",
             "requests then do not wait for what does not come",

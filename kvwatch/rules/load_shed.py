@@ -13,7 +13,7 @@ RULE = Rule(
     hold=60,
     when=(scheduler.rejected > 0,),
     title="Requests are refused for want of capacity",
-    explanation=(Say("{rejected_requests} requests were refused in the window; they appear in no queue and in no latency."),),
+    explanation=(Say("Refused in the window: {rejected_requests}. Such requests appear in no queue and in no latency."),),
     remedy=(
         Do("add replicas, or let the router spread better", "demand exceeds what this engine admits"),
         Do("raise --max-num-queued-reqs only if clients would rather wait", "a longer queue moves the refusal into latency", engine="vllm"),

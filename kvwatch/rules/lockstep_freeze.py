@@ -18,7 +18,7 @@ RULE = Rule(
     remedy=(
         Do("restart the full rank's engine", "the others wait for it in every step"),
         Do(
-            "bound what decode preallocates (--num-reserved-decode-tokens)",
+            "bound what decode preallocates with --num-reserved-decode-tokens",
             "a rank that is full of preallocated requests cannot step",
             engine="sglang",
         ),

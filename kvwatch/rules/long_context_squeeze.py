@@ -2,8 +2,8 @@
 
 **What it means.** Concurrency is pool tokens divided by sequence length. A few long prompts take the room of many short ones.
 
-**How to tell.** The ceiling is below running plus waiting requests, and running sequences hold at least one and a half times the
-tokens they held in calm time.
+**How to tell.** The ceiling is below running plus waiting requests, and running sequences hold far more
+tokens than in calm time.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
@@ -24,8 +24,8 @@ RULE = Rule(
         Do("route long prompts to replicas of their own", "they take the room of many short ones"),
         Do("lower --max-model-len", "the longest sequences are then refused", engine="vllm"),
         Do("lower --context-length", "the longest sequences are then refused", engine="sglang"),
-        Do("store KV in 8 bits (--kv-cache-dtype fp8)", "twice the tokens in the same memory; check answer quality", engine="vllm"),
-        Do("store KV in 8 bits (--kv-cache-dtype fp8_e5m2)", "twice the tokens in the same memory; check answer quality", engine="sglang"),
+        Do("store KV in 8 bits with --kv-cache-dtype fp8", "twice the tokens in the same memory; check answer quality", engine="vllm"),
+        Do("store KV in 8 bits with --kv-cache-dtype fp8_e5m2", "twice the tokens in the same memory; check answer quality", engine="sglang"),
         Do("use more tensor or pipeline parallelism", "each GPU then holds a smaller share of every token"),
     ),
     page=__doc__ or "",

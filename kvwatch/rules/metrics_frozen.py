@@ -2,8 +2,8 @@
 
 **What it means.** The front end still answers, but the scheduler behind it does not move: a dead or hung process. All other numbers are old.
 
-**How to tell.** All values stood still for a minute (SGLang 90 seconds) while requests run, or the scheduler's own load report is older than 5 seconds in
-two scrapes.
+**How to tell.** All values stood still while requests run, for longer than a working engine's do, or the scheduler's own load report is old in two
+scrapes.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
@@ -16,8 +16,11 @@ RULE = Rule(
     when=(scheduler.running > 0, scheduler.unchanging),
     title="The engine's numbers stand still while requests run",
     explanation=(
-        Say("{requests_running} requests are said to run."),
-        Say("Nothing changed for {frozen_use} the time allowed.", when=(scheduler.frozen >= 1.0,)),
+        Say("Requests that are said to run: {requests_running}."),
+        *(
+            Say(f"Nothing changed for {{frozen_use}} the {seconds:.0f} s allowed.", engine=engine, when=(scheduler.frozen >= 1.0,))
+            for engine, seconds in scheduler.FROZEN_SECONDS.items()
+        ),
         Say("The scheduler's own load report is {loads_stale_seconds} old.", when=(scheduler.stale_loads > 5,)),
     ),
     remedy=(

@@ -14,7 +14,7 @@ RULE = Rule(
     title="The decode pool is full and requests pile up before it",
     explanation=(
         Say(
-            "{decode_queue_requests} requests wait for room with {l1_used_ratio} of the decode pool used; the queue grew by {decode_queue_growth}."
+            "Requests that wait for room: {decode_queue_requests}, {decode_queue_growth} more than a window ago; {l1_used_ratio} of the decode pool is used."
         ),
     ),
     remedy=(

@@ -14,11 +14,11 @@ RULE = Rule(
     title="Requests pile up between prefill and decode",
     explanation=(
         Say(
-            "{handover_queue_requests} requests stand between prefill and decode, {handover_queue_growth} more than a window ago; L1 is {l1_used_ratio} used."
+            "Requests between prefill and decode: {handover_queue_requests}, {handover_queue_growth} more than a window ago; {l1_used_ratio} of L1 is used."
         ),
     ),
     remedy=(
-        Do("look at the transfer backend and its network (NIXL, Mooncake)", "KV waits to be handed over"),
+        Do("look at the transfer backend (NIXL, Mooncake) and its network", "KV waits to be handed over"),
         Do("re-split prefill and decode engines", "one side makes more than the other takes"),
     ),
     causes=("ttft-degraded",),

@@ -4,8 +4,8 @@
 when its estimate of future output was too low. Each one is computed from the start (less what its prefix still hits), which takes steps from
 everybody.
 
-**How to tell.** A preemption just happened under pressure, and in the window there were more than one in ten seconds, or at least three that
-are a tenth of the running requests.
+**How to tell.** A preemption just happened under pressure, and in the window they came fast, or there were several and they hit many
+of the running requests.
 
 **What to do first.** More room in L1, or fewer sequences at once. In vLLM raise `--gpu-memory-utilization`; never lower it for this.
 """
@@ -21,7 +21,7 @@ RULE = Rule(
     when=(l1.preempting.is_(1), scheduler.heavy_preemption),
     title="Running requests are preempted and computed again",
     explanation=(
-        Say("{preemptions_in_window} preemptions in the window ({preemption_rate}) with {requests_running} requests running."),
+        Say("Preemptions in the window: {preemptions_in_window} ({preemption_rate}), with {requests_running} running."),
         Say("{recompute_share} of the tokens computed were computed a second time."),
     ),
     remedy=(

@@ -1,9 +1,10 @@
 """Prefixes are evicted before they are used again.
 
-**What it means.** The working set of prefixes no longer fits: the hit ratio fell below half of its calm value while evictions go on and hardly anything
+**What it means.** The working set of prefixes no longer fits: the hit ratio fell far below its calm value while evictions go on and hardly anything
 cached is left.
 """
 
+from kvwatch.remedies import RAISE_L1
 from kvwatch.rules.kinds import Do, Rule, Say
 from kvwatch.signals import l1
 
@@ -19,8 +20,17 @@ RULE = Rule(
         ),
     ),
     remedy=(
-        Do("give L1 more memory, or ask less of it", "what is in use leaves no room for prefixes"),
-        Do("enable or enlarge a host tier", "evicted prefixes are then loaded instead of computed"),
+        *RAISE_L1,
+        Do(
+            "enable or enlarge a host tier with --kv-offloading-size",
+            "evicted prefixes are then loaded instead of computed",
+            engine="vllm",
+        ),
+        Do(
+            "enable a host tier with --enable-hierarchical-cache, or enlarge it with --hicache-ratio",
+            "evicted prefixes are then loaded instead of computed",
+            engine="sglang",
+        ),
         Do("route by prefix", "each replica then keeps fewer different prefixes"),
     ),
     causes=("ttft-degraded",),

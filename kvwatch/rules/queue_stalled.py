@@ -3,8 +3,8 @@
 **What it means.** The front end answers and accepts requests, but nothing is computed: a crashed or hung scheduler or worker, a request at the
 head of the queue that can never fit, or a collective that waits for a lost rank. A usage dashboard shows an idle engine.
 
-**How to tell.** Requests wait, and no token was generated or computed since at least a minute (SGLang 90 seconds, since its gauges may be 30
-seconds old when idle).
+**How to tell.** Requests wait, and no token was generated or computed all the while. For SGLang that has to last longer, since its gauges
+may be 30 seconds old when idle.
 
 **What to do first.** Look at the scheduler's log; take the replica out of rotation and restart it.
 """
@@ -20,7 +20,7 @@ RULE = Rule(
     when=(scheduler.queued > 0, scheduler.tokenless >= 10),
     title="Requests wait and no token is made: the scheduler is stuck",
     explanation=(
-        Say("{requests_queued} requests wait, {requests_running} run, and no token was made for {tokenless_seconds}."),
+        Say("{requests_queued} waiting, {requests_running} running, and no token was made for {tokenless_seconds}."),
         Say("A low KV usage does not mean idle here: the queue is dead."),
     ),
     remedy=(

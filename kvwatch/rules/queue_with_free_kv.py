@@ -3,8 +3,7 @@
 **What it means.** Something other than KV holds them: the limit on concurrent sequences (`sequence-cap`), the tokens of one step
 (`token-budget`; no release read so far tells both the tokens of a step and its budget, so it is not named there), a grammar, adapter or KV fetch they wait for (`deferred`), or the state slots of a state-space model (`state-slots`).
 
-**How to tell.** Requests wait for a minute, the full-attention pool is less than four fifths used, and it is proven that L1 does not bound
-admission.
+**How to tell.** Requests keep waiting, the full-attention pool is not nearly used up, and it is proven that L1 does not bound admission.
 
 **What to do first.** Change the limit that binds; more KV memory does not help.
 """
@@ -26,7 +25,7 @@ RULE = Rule(
     ),
     title="Requests wait although the KV pool has room",
     explanation=(
-        Say("{requests_queued} requests wait, {requests_running} run, and only {l1_full_used_ratio} of the KV pool is used."),
+        Say("{requests_queued} waiting, {requests_running} running, and only {l1_full_used_ratio} of the KV pool is used."),
         Say("As many requests run as the engine allows.", reason="sequence-cap"),
         Say("The state slots are {l1_side_used_ratio} used: each running sequence needs one.", reason="state-slots"),
         Say("{requests_deferred} of them were put aside for a grammar, an adapter or KV from a lower tier.", reason="deferred"),

@@ -1,4 +1,4 @@
-"""Scraping this target takes more than half of the interval.
+"""Scraping this target takes a large part of the interval.
 
 **What it means.** The engine's front end is starved of CPU, or the body is very large. Late numbers make late findings; a lone timeout is this, not an
 outage.
@@ -16,7 +16,7 @@ RULE = Rule(
     headline="Scraping takes a large part of the interval",
     explanation=(Say("The last scrape took {scrape_share} the interval."),),
     remedy=(
-        Do("lengthen the interval", "kvwatch never scrapes twice at once, so slow answers already cost samples"),
+        Do("lengthen kvwatch's interval", "kvwatch never scrapes twice at once, so slow answers already cost samples"),
         Do("give the engine's front end more CPU", "it serves requests with the same threads"),
     ),
     scope="target",

@@ -2,7 +2,7 @@
 
 **What it means.** Hybrid models keep several pools; the fullest one stops admission while the others have room.
 
-**How to tell.** Requests wait, a side pool is at least 95 % used, and the full-attention pool is not.
+**How to tell.** Requests wait, a side pool is nearly used up, and the full-attention pool is not.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
@@ -15,7 +15,7 @@ RULE = Rule(
     when=(l1.waiting > 0, l1.side_used_ratio >= 0.95, l1.full_used_ratio < 0.95),
     title="A side pool (sliding window or states) is full, not the KV pool",
     explanation=(
-        Say("The side pool is {l1_side_used_ratio} used, the full-attention pool {l1_full_used_ratio}; {requests_waiting} requests wait."),
+        Say("With {requests_waiting} waiting, the side pool is {l1_side_used_ratio} used, the full-attention pool {l1_full_used_ratio}."),
     ),
     remedy=(
         Do("raise --swa-full-tokens-ratio", "the sliding-window pool then takes a larger share of the memory", engine="sglang"),

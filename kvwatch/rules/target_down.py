@@ -3,7 +3,7 @@
 **What it means.** kvwatch knows nothing about this engine now; its last values were dropped after three intervals. An engine that is starved of
 CPU answers late: a lone timeout is not an outage.
 
-**How to tell.** Three scrapes in a row failed, or a target never answered within `startup_grace`.
+**How to tell.** Several scrapes in a row failed, or a target never answered within `startup_grace`.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say

@@ -18,7 +18,7 @@ RULE = Rule(
     title="The engine makes {token_rate_change} its calm token rate",
     headline="The engine makes far fewer tokens than in calm time",
     explanation=(
-        Say("{token_rate} in the window with {requests_running} requests running; that is {token_rate_change} the calm rate."),
+        Say("{token_rate} in the window, with {requests_running} running; the last 15 s were at {token_rate_change} the calm rate."),
         Say("{preemptions_in_window} preemptions in the window: steps go to recomputation.", when=(scheduler.preemptions > 0,)),
     ),
     remedy=(*CAP_DEMAND, *RAISE_L1),

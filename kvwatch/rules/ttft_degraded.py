@@ -1,6 +1,6 @@
 """First tokens are much later than in this engine's calm time.
 
-**What it means.** A symptom: the p99 of the window is at least twice the calm one, or above the configured SLO. Requests that still wait are in
+**What it means.** A symptom: the p99 of the window is far above the calm one, or above the configured SLO. Requests that still wait are in
 no histogram, so the truth may be worse.
 
 **How to tell.** Against the engine's own baseline, learned only from calm time with traffic (at least 12 scrapes and 20 first tokens).
@@ -29,7 +29,30 @@ RULE = Rule(
         Say("Requests that still wait for their first token are in no histogram: the truth may be worse."),
     ),
     remedy=(
-        Do("act on the finding that causes this one, if there is one", "late first tokens are a symptom"),
+        Do(
+            "find what the queue waits for: L1's use, or --max-num-seqs",
+            "most of the way to a first token is queueing",
+            engine="vllm",
+            when=(latency.queue_share >= 0.5,),
+        ),
+        Do(
+            "find what the queue waits for: L1's use, its admission budget, or --max-running-requests",
+            "most of the way to a first token is queueing",
+            engine="sglang",
+            when=(latency.queue_share >= 0.5,),
+        ),
+        Do(
+            "shorten prompts, or raise --max-num-batched-tokens",
+            "most of the way to a first token is prefill",
+            engine="vllm",
+            when=(latency.prefill_share >= 0.5,),
+        ),
+        Do(
+            "shorten prompts, or raise --chunked-prefill-size",
+            "most of the way to a first token is prefill",
+            engine="sglang",
+            when=(latency.prefill_share >= 0.5,),
+        ),
         Do("compare queueing with prefill time", "queueing asks for capacity, prefill for shorter prompts, chunking or more compute"),
     ),
     page=__doc__ or "",

@@ -221,7 +221,7 @@ preempting = Signal("preempting", "condition", "a running request just lost its 
 budget_bound = Signal("budget_bound", "condition", "SGLang's admission budget is used up although the pool is not", _budget_bound)
 evicted_ratio = Signal("l1_evicted_share", "ratio", "tokens evicted from HBM in the window, as a share of its capacity", _evicted_ratio)
 hit_ratio = Signal("prefix_hit_ratio", "ratio", "share of looked-up prompt tokens found in HBM in the window", _hit_ratio)
-hit_change = Signal("prefix_hit_change", "times", "that share against its own calm value", _hit_change)
+hit_change = Signal("prefix_hit_change", "times", "share of looked-up prompt tokens found in HBM, against its calm value", _hit_change)
 session_ratio = Signal("l1_session_ratio", "ratio", "share of the pool in HBM held by sessions", _session_ratio)
 
 saturated = Condition(

@@ -283,8 +283,8 @@ slow_loads = Condition(
     "l2_slow", "loading from the host tier costs more than computing, or requests pile up behind it", "any",
     (load_cost > 1.0, Condition("fetches_pile_up", "most of the queue waits for KV from below", "all", (fetching >= 4, fetching_share >= 0.5))),
 )  # fmt: skip
-held = Condition("kv_held", "sessions or pins hold a fifth of a pool", "any", (l1.session_ratio >= 0.2, held_ratio >= 0.2))
-idle = Condition("l2_idle", "the host tier is proven more than half empty", "all", (present.is_(1), resident_ratio <= 0.5))
+held = Condition("kv_held", "sessions or pins hold a large part of a pool", "any", (l1.session_ratio >= 0.2, held_ratio >= 0.2))
+idle = Condition("l2_idle", "the host tier is proven to have much room", "all", (present.is_(1), resident_ratio <= 0.5))
 full = Condition("l2_full", "the host tier is proven full", "all", (present.is_(1), resident_ratio >= 0.9))
 write_starved = Condition(
     "l2_write_starved", "what HBM evicts does not reach the host tier", "any",

@@ -86,7 +86,7 @@ def _baseline_seconds(view: View) -> Interval:
 
 p50 = Signal("ttft_p50_seconds", "seconds", "median time to first token in the window", _p50)
 p99 = Signal("ttft_p99_seconds", "seconds", "99th percentile of time to first token in the window", _p99, kept=True, bounded=True)
-baseline = Signal("ttft_baseline_p99_seconds", "seconds", "the same in this engine's calm time", _baseline)
+baseline = Signal("ttft_baseline_p99_seconds", "seconds", "99th percentile of time to first token in this engine's calm time", _baseline)
 baseline_seconds = Signal("baseline_seconds", "seconds", "calm time with traffic the baselines were learned from", _baseline_seconds)
 queue_share = Signal("ttft_queue_share", "ratio", "share of the way to the first token spent queueing", _queue_share)
 prefill_share = Signal("ttft_prefill_share", "ratio", "share of the way to the first token spent in prefill", _prefill_share)
@@ -96,7 +96,9 @@ load_share = Signal(
 ratio = Signal("ttft_slowdown", "times", "the window's p99 against the calm p99", _ratio, bounded=True)
 slo_ratio = Signal("ttft_slo_use", "times", "the window's p99 against the SLO, if one is configured", _slo_ratio, bounded=True)
 since_first_token = Signal("first_token_age_seconds", "seconds", "time since the last first token", _since_first_token, bounded=True)
-stall_ratio = Signal("first_token_stall", "times", "that time against twice the calm p99, at least 5 s", _stall_ratio, bounded=True)
+stall_ratio = Signal(
+    "first_token_stall", "times", "time since the last first token, against twice the calm p99 and at least 5 s", _stall_ratio, bounded=True
+)
 
 high = Condition("ttft_high", "first tokens are much later than in calm time, or than the SLO", "any", (ratio >= 2.0, slo_ratio >= 1.0))
 fresh = Condition(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 
 from kvwatch.history import Frame
+from kvwatch.model import EngineName
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly, truth
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
 
-FROZEN_SECONDS = {"vllm": 60.0, "sglang": 90.0, "lmcache": 60.0}
+FROZEN_SECONDS: Mapping[EngineName, float] = {"vllm": 60.0, "sglang": 90.0, "lmcache": 60.0}
 """How long values may stand still while requests run; SGLang publishes its gauges rarely when it is idle."""
 MEMORY_RESERVE = 0.03
 """Share of a GPU left free for what no engine accounts for."""
@@ -268,7 +270,7 @@ preemption_rate = Signal(
     "preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True
 )
 preemptions = Signal("preemptions_in_window", "count", "requests preempted or retracted in the window", _preemptions)
-preempted_share = Signal("preempted_share", "ratio", "those against the running requests", _preempted_share)
+preempted_share = Signal("preempted_share", "ratio", "requests preempted in the window against the running ones", _preempted_share)
 recompute_share = Signal(
     "recompute_share", "ratio", "share of computed tokens that were computed again after a preemption", _recompute_share, bounded=True
 )
@@ -276,24 +278,26 @@ at_cap = Signal("running_at_cap", "condition", "as many requests run as the engi
 reserve_ratio = Signal("admission_reserve_ratio", "ratio", "share of the remaining output SGLang's last admission reserved", _reserve_ratio)
 generated = Signal("generated_tokens", "tokens", "tokens generated since the engine's start", _generated)
 mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running sequence holds in HBM", _mean_sequence)
-ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of that length the pool in HBM holds at once", _ceiling)
+ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of the present length the pool in HBM holds at once", _ceiling)
 hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
 foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign, bounded=True)
 memory_fraction = Signal("memory_fraction", "fraction", "share of GPU memory the engine was given", _memory_fraction)
 next_fraction = Signal(
-    "memory_fraction_next", "fraction", "what that share could be raised to with the memory that is free", _next_fraction
+    "memory_fraction_next", "fraction", "share of GPU memory the engine could be given with what is free", _next_fraction
 )
-kv_growth = Signal("kv_growth_tokens", "tokens", "tokens the pool would gain by that", _kv_growth)
-more_sequences = Signal("kv_growth_sequences", "requests", "sequences of the present length the pool would gain by that", _more_sequences)
+kv_growth = Signal("kv_growth_tokens", "tokens", "tokens the pool would gain by that larger share of GPU memory", _kv_growth)
+more_sequences = Signal(
+    "kv_growth_sequences", "requests", "sequences of the present length the pool would gain by that larger share", _more_sequences
+)
 ceiling_share = Signal("ceiling_per_demand", "times", "sequences the pool in HBM holds against running and waiting ones", _ceiling_share)
 sequence_change = Signal("sequence_change", "times", "tokens one running sequence holds against calm time", _sequence_change)
 rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
 
 heavy_preemption = Condition(
-    "preemption_heavy", "preemptions come fast, or hit a tenth of the running requests", "any",
+    "preemption_heavy", "preemptions come fast, or hit many of the running requests", "any",
     (
         preemption_rate > 0.1,
-        Condition("preemptions_many", "several and a tenth of the running ones", "all", (preemptions >= 3, preempted_share >= 0.1)),
+        Condition("preemptions_many", "several preemptions, of many of the running requests", "all", (preemptions >= 3, preempted_share >= 0.1)),
     ),
 )  # fmt: skip
 SIGNALS = (running, queued, deferred, deferred_share, step_fill, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,

@@ -79,9 +79,11 @@ peers_tokenless = Signal(
 )
 peers_busy = Signal("peers_running_requests", "requests", "requests running on the peers", _peers_busy)
 handover_queue = Signal("handover_queue_requests", "requests", "requests between prefill and decode", _handover)
-handover_growth = Signal("handover_queue_growth", "requests", "growth of that queue over the window", _handover_growth)
+handover_growth = Signal(
+    "handover_queue_growth", "requests", "growth of the queue between prefill and decode over the window", _handover_growth
+)
 decode_queue = Signal("decode_queue_requests", "requests", "requests that wait for room on the decode side", _decode_backlog)
-decode_growth = Signal("decode_queue_growth", "requests", "growth of that queue over the window", _decode_growth)
+decode_growth = Signal("decode_queue_growth", "requests", "growth of the queue for room on the decode side over the window", _decode_growth)
 transfer_failures = Signal("transfer_failures_in_window", "count", "KV transfers that failed in the window", _transfer_failures)
 spare_peer = Signal("peer_least_used_ratio", "ratio", "used share of the least used peer without a queue, if there is one", _spare_peer)
 pressed = Condition("rank_pressed", "the rank is full or has a queue", "any", (l1.saturated, l1.waiting > 0))
