@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvwatch.diagnose import Judged, judge, judge_target
 from kvwatch.history import Baseline, Frame, Track
+from kvwatch.judge import Judged, judge, judge_target
 from kvwatch.model import EngineState, GpuReading, GpuState, Outcome, OwnerKey, Reason, rank_number
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.signals import SIGNALS

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import yaml
 
-from kvwatch.diagnose import Case, Judged, findings, judge, judge_target
+from kvwatch.diagnose import Case, findings
 from kvwatch.finding import Finding, Subject
 from kvwatch.history import Track
+from kvwatch.judge import Judged, judge, judge_target
 from kvwatch.model import EngineState, Outcome, OwnerKey
 from kvwatch.quantity import UNKNOWN, Interval, exactly
 from kvwatch.rules import RULES, active

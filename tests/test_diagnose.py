@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from kvwatch.diagnose import Case, Episode, Judged, Telling, findings, incidents, status_of
+from kvwatch.diagnose import Case, findings, incidents, status_of
 from kvwatch.finding import Finding, Subject
+from kvwatch.judge import Episode, Judged, Telling
 from kvwatch.model import EngineName
 from kvwatch.quantity import TRUE
 from kvwatch.report import verdict
