@@ -132,7 +132,12 @@ def _load(given: Overrides, *, need_urls: bool = False) -> Config:
     """The configuration: command line before environment before file."""
     said = given.over(from_environment(os.environ))
     config = load_file(said.config_file, names(), need_urls=need_urls) if said.config_file else load("", "no file", names())
-    config = overlaid(config, said)
+    return overlaid(config, said)
+
+
+def _load_sized(given: Overrides, *, need_urls: bool = False) -> Config:
+    """The same with what the models' files say of a token, for those who watch."""
+    config = _load(given, need_urls=need_urls)
     return replace(config, targets=tuple(replace(t, kv_bytes_per_token=token_sizes(t.model_config)) for t in config.targets))
 
 
@@ -147,7 +152,7 @@ def _serve(args: argparse.Namespace) -> int:
     given = _overrides(args.config, args.target, args.listen)
 
     def load_again() -> Config:
-        return _load(given, need_urls=True)
+        return _load_sized(given, need_urls=True)
 
     try:
         return run(load_again(), load_again)
@@ -165,8 +170,8 @@ def _diagnose(args: argparse.Namespace) -> int:
     if any(are_urls) and not all(are_urls):
         raise UsageError("URLs and files cannot be judged together: name one kind")
     if all(are_urls):
-        return diagnosing.from_urls(_load(_overrides(args.config, args.sources)), args.interval, args.seconds, printing)
-    return diagnosing.from_files([Path(s) for s in args.sources], _load(_overrides(args.config)), args.interval, printing)
+        return diagnosing.from_urls(_load_sized(_overrides(args.config, args.sources)), args.interval, args.seconds, printing)
+    return diagnosing.from_files([Path(s) for s in args.sources], _load_sized(_overrides(args.config)), args.interval, printing)
 
 
 def _is_url(source: str) -> bool:
@@ -229,7 +234,13 @@ def _render(args: argparse.Namespace) -> int:
 
 def _check_config(args: argparse.Namespace) -> int:
     config = load_file(str(args.file), names(), need_urls=True)
-    print(f"{args.file}: fine, {len(config.targets)} target{'s' if len(config.targets) != 1 else ''}")
+    named = dict.fromkeys(path for t in config.targets for path in (t.model_config, t.bearer_token_file, t.tls.ca_file) if path is not None)
+    elsewhere = [path for path in named if not os.access(path, os.R_OK)]
+    for target in config.targets:
+        if target.model_config not in elsewhere:
+            token_sizes(target.model_config)
+    but = f"; cannot be read here: {', '.join(elsewhere)}" if elsewhere else ""
+    print(f"{args.file}: fine, {len(config.targets)} target{'s' if len(config.targets) != 1 else ''}{but}")
     return 0
 
 

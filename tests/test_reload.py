@@ -122,6 +122,29 @@ def test_check_config_counts_the_targets_of_a_good_file(tmp_path: Path) -> None:
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"{file}: fine, 2 targets\n", "")
 
 
+def test_check_config_names_the_files_that_are_not_there(tmp_path: Path) -> None:
+    """A file for another machine is fine, and whoever checks on that machine sees what is missing; one that is there has to be of use."""
+    (tmp_path / "token").write_text("secret")
+    target = "  - {name: a, url: 'https://a', bearer_token_file: token, model_config: model.json, tls: {ca_file: ca.pem}}"
+    file = config(tmp_path, "targets:", target)
+    answer = check_config(file)
+    missing = f"{tmp_path / 'model.json'}, {tmp_path / 'ca.pem'}"
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"{file}: fine, 1 target; cannot be read here: {missing}\n", "")
+    (tmp_path / "model.json").write_text("[]")
+    answer = check_config(file)
+    assert (answer.returncode, answer.stdout) == (64, "")
+    assert answer.stderr == f"{tmp_path / 'model.json'}: not an object: model_config names the model's config.json\n"
+
+
+@pytest.mark.parametrize("command", ["rules", "render"])
+def test_only_who_watches_needs_the_models_file(command: str, tmp_path: Path) -> None:
+    """Limits are shown and rendered where the model is not."""
+    file = config(tmp_path, "targets:", "  - {name: a, url: 'http://a', model_config: elsewhere.json}")
+    words = {"rules": ["rules"], "render": ["render", "alerts", "--output", str(tmp_path)]}[command]
+    done = subprocess.run([sys.executable, "-m", "kvwatch", *words, "--config", str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def check_config(file: Path) -> subprocess.CompletedProcess[str]:
     """What ``kvwatch check-config`` says about a file."""
     command = [sys.executable, "-m", "kvwatch", "check-config", str(file)]
