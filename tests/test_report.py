@@ -352,6 +352,14 @@ def test_a_queue_that_one_engine_does_not_tell_is_known_from_below() -> None:
     assert said(server, targets=targets).summary == "Nothing fires: 1 pool owner watched."
 
 
+def test_of_a_server_nothing_is_asked_that_only_an_engine_knows() -> None:
+    """An LMCache server in trouble lacks no pool in HBM and no queue."""
+    troubled = [turn(sample(at, engine="lmcache", model=None, pools=[host(1000)], l2_store_failures=at)) for at in (0.0, 9.0)]
+    told = read(said(*troubled))
+    assert told["findings"], "no trouble, nothing proven"
+    assert not [name for f in told["findings"] for name in f["missing"] if name.startswith(("l1_", "requests_waiting", "ttft_"))]
+
+
 def test_nothing_judged_says_why() -> None:
     """With the failing target's own sentence; before the first turn nothing was scraped."""
     spoken = said(Outcome("t", 0.0, 1.0, 0.1, error=ScrapeError("refused", "cannot connect to t port 8000")))

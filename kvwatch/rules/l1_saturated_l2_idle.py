@@ -52,5 +52,6 @@ RULE = Rule(
     ),
     causes=("preemption-storm", "ttft-degraded", "throughput-collapse", "load-shed", "prefix-cache-thrash", "long-context-squeeze"),
     supersedes=("l1-saturated", "admission-reserve-too-large", "queue-with-free-kv"),
+    engines=("vllm", "sglang"),
     page=__doc__ or "",
 )  # fmt: skip

@@ -28,5 +28,6 @@ RULE = Rule(
         Do("limit how many loads run at once in the connector", "they share one PCIe link"),
     ),
     causes=("ttft-degraded", "queue-with-free-kv"),
+    engines=("vllm", "sglang"),
     page=__doc__ or "",
 )

@@ -23,5 +23,6 @@ RULE = Rule(
         ),
         Do("raise --kv-offloading-size or LMCache's max_local_cpu_size", "the host tier should hold what L1 evicts", engine="vllm"),
     ),
+    engines=("vllm", "sglang"),
     page=__doc__ or "",
 )
