@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -160,16 +161,19 @@ def test_alerts_and_verdict_agree(tmp_path: Path, thresholds: dict[str, dict[str
     """On every scenario, at every sample, the alerts that fire are the findings that fire: none is missing, none is too many."""
     rules = active(thresholds)
     alerts = rendered(Site(rules, ROOT))
+    usual = {alert["expr"] for alert in rendered(site())} if thresholds else set()
+    changed = {alert["labels"]["rule"] for alert in alerts if alert["expr"] not in usual}
     for alert in alerts:
         alert.pop("annotations")  # promtool compares them literally
+    chosen = [scenario for scenario in ALL if scenario.rule.id in changed]
     group = {"name": "kvwatch", "interval": f"{STEP:g}s", "rules": alerts}
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [group]}))
-    for scenario in ALL:
+    for scenario in chosen:
         runs = [judged_moments(scenario.engine, moments, rules) for moments in sequences(scenario)]
         tests = [{"interval": f"{STEP:g}s", "input_series": series_lines(run), "promql_expr_test": _checks(run)} for run in runs]
         file = tmp_path / f"{scenario.rule.id}.yaml"
-        file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": f"{STEP:g}s", "tests": tests}))
-    files = [str(tmp_path / f"{scenario.rule.id}.yaml") for scenario in ALL]
+        file.write_text(json.dumps({"rule_files": ["rules.yaml"], "evaluation_interval": f"{STEP:g}s", "tests": tests}))  # YAML, too
+    files = [str(tmp_path / f"{scenario.rule.id}.yaml") for scenario in chosen]
     done = subprocess.run(["promtool", "test", "rules", *files], check=False, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[:5000]
 

@@ -107,7 +107,7 @@ function banner(verdict) {
 }
 
 function nobody() {
-  return ["Looking for an engine on 127.0.0.1:8000 (vLLM) and 127.0.0.1:30000 (SGLang). To watch another, start ", h("code", null, "kvwatch serve --target http://HOST:PORT/metrics"), " or name it under ", h("code", null, "targets"), " in the configuration."];
+  return ["Looking for an engine on 127.0.0.1:8000 (vLLM) and 127.0.0.1:30000 (SGLang). To watch another, start ", h("code", null, "kvwatch serve ", h("span", { class: "flag" }, "--target"), " http://HOST:PORT/metrics"), " or name it under ", h("code", null, "targets"), " in the configuration."];
 }
 
 function connection() {
