@@ -34,33 +34,36 @@ class Frame:
     """One sample of one owner: what it said, in which life (``epoch``), and the signals read from it then.
 
     ``counters`` and ``histograms`` are those of the sample, and the last ones of this life in the place of any that it lacks: a series
-    that pauses for a scrape (a NaN, a line that cannot be read) is not born anew.
+    that pauses for a scrape (a NaN, a line that cannot be read) is not born anew. ``first_tokens`` are those of this life so far, none
+    before their histogram is born. A ``light`` frame has let go of its histograms, which take most of the room.
     """
 
     state: EngineState
     epoch: int
     counters: Mapping[str, float]
     histograms: Mapping[str, Histogram]
+    first_tokens: float
     values: Mapping[str, Interval] = field(default_factory=dict)
+    light: bool = False
 
     @classmethod
     def after(cls, before: Frame | None, state: EngineState) -> Frame:
         """The frame of a sample that follows another; its life is a new one when the engine restarted between them."""
-        if before is None:
-            return cls(state, 0, state.counters, state.histograms)
-        if is_restart(before, state):
-            return cls(state, before.epoch + 1, state.counters, state.histograms)
-        return cls(state, before.epoch, _carried(before.counters, state.counters), _carried(before.histograms, state.histograms))
+        counters, histograms, epoch = state.counters, state.histograms, 0 if before is None else before.epoch
+        if before is not None and is_restart(before, state):
+            epoch += 1
+        elif before is not None:
+            counters, histograms = _carried(before.counters, counters), _carried(before.histograms, histograms)
+        return cls(state, epoch, counters, histograms, histograms["ttft"].count if "ttft" in histograms else 0.0)
+
+    def lightened(self) -> Frame:
+        """The frame without its histograms."""
+        return replace(self, state=replace(self.state, histograms={}), histograms={}, light=True)
 
     @property
     def at(self) -> float:
         """Monotonic seconds of the sample."""
         return self.state.at
-
-    @property
-    def first_tokens(self) -> float:
-        """First tokens of this life so far; none before their histogram is born."""
-        return self.histograms["ttft"].count if "ttft" in self.histograms else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,9 @@ class Span:
         return UNKNOWN if grown is None else exactly(grown / self.seconds)
 
     def buckets(self, name: str) -> tuple[tuple[float, float], ...] | None:
-        """Cumulative bucket increases of a histogram; None when it is unknown or there is only one sample."""
+        """Cumulative bucket increases of a histogram; None when it is unknown, then or now, or there is only one sample."""
         last = self.frames[-1].state.histograms.get(name) if self.frames else None
-        if not self.judged or last is None:
+        if not self.judged or last is None or self.frames[0].light:
             return None
         first = self.frames[0].histograms.get(name)
         if first is None:
@@ -211,7 +214,7 @@ class Span:
     def _grown(self, name: str) -> tuple[float, float]:
         """How much the sum and the count of a histogram grew; nothing where it is unknown."""
         last = self.frames[-1].state.histograms.get(name) if self.frames else None
-        if not self.judged or last is None:
+        if not self.judged or last is None or self.frames[0].light:
             return 0.0, 0.0
         first = self.frames[0].histograms.get(name, Histogram((), 0.0, 0.0))
         return last.sum - first.sum, last.count - first.count
@@ -266,8 +269,11 @@ class Track:
         self.baseline = Baseline()
         self.restarted_at: float | None = None
 
-    def append(self, state: EngineState) -> Frame:
-        """Add a sample and return its frame; a sample that is not newer than the last replaces it."""
+    def append(self, state: EngineState, window: float = math.inf) -> Frame:
+        """Add a sample and return its frame; a sample that is not newer than the last replaces it.
+
+        Histograms are kept for a window of so many seconds, which is all that anybody asks for.
+        """
         last = self.frames[-1] if self.frames else None
         if last is not None and state.at <= last.at:
             self.frames.pop()
@@ -277,9 +283,20 @@ class Track:
         self.frames.append(frame)
         while self.frames[0].at < frame.at - KEEP_SECONDS:
             self.frames.popleft()
+        self._lighten(window)
         if state.identity != self.baseline.identity:
             self.baseline = Baseline(identity=state.identity)
         return frame
+
+    def _lighten(self, window: float) -> None:
+        """Let go of the histograms of all samples before the one that the window begins with."""
+        now, first = self.frames[-1].at, len(self.frames) - 1
+        while first > 0 and now - self.frames[first].at < window:
+            first -= 1
+        for i in range(first - 1, -1, -1):
+            if self.frames[i].light:
+                break
+            self.frames[i] = self.frames[i].lightened()
 
     def keep(self, values: Mapping[str, Interval]) -> None:
         """Keep the signals read from the newest sample."""

@@ -129,7 +129,7 @@ class Store:
         seen = set()
         for state in outcome.states:
             track = record.tracks.setdefault(state.owner, Track(state.owner))
-            track.append(state)
+            track.append(state, self._watch.window)
             seen.add(state.owner)
         for key in [k for k, t in record.tracks.items() if k not in seen and self._old(t.frames[-1].at, outcome.at)]:
             del record.tracks[key]

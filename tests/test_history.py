@@ -186,6 +186,19 @@ def test_the_ring_is_bounded() -> None:
     assert len(track(*(state(t * 0.1) for t in range(1500))).frames) == MOST_FRAMES
 
 
+def test_histograms_are_kept_for_the_window_alone() -> None:
+    """The sample the window begins with is the oldest that has them; a quantile is the same, and of a longer window unknown."""
+    samples = [state(i * 15.0, x=float(i), ttft=(i, 2.0 * i, 3.0 * i, 3.0 * i)) for i in range(20)]
+    kept, all_of_them = Track(KEY), track(*samples)
+    for s in samples:
+        kept.append(s, 60.0)
+    assert [f.at for f in kept.frames if f.histograms] == [f.at for f in kept.frames if f.state.histograms] == [225, 240, 255, 270, 285]
+    assert [f.first_tokens for f in kept.frames] == [f.first_tokens for f in all_of_them.frames]
+    assert kept.span(60).quantile("ttft", 0.9) == all_of_them.span(60).quantile("ttft", 0.9) != UNKNOWN
+    assert kept.span(90).increase("x") == 6
+    assert kept.span(90).quantile("ttft", 0.9) == kept.span(90).mean("ttft") == UNKNOWN
+
+
 def test_sums_and_means_are_of_the_window() -> None:
     """What was taken in since its first sample; unknown when nothing was."""
     made = track(state(0, ttft=(3, 3, 3, 3)), state(10, ttft=(3, 5, 5, 7)))
