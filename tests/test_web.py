@@ -227,6 +227,13 @@ def test_a_proxy_may_keep_its_prefix(client: httpx.Client, path: str) -> None:
     assert client.get(f"/ops/kvwatch{path}").status_code == 404
 
 
+def test_a_prefix_without_its_last_slash_leads_to_the_page(client: httpx.Client) -> None:
+    """The page's relative URLs need the slash: whoever leaves it out is sent there, by a relative address that leads to no other host."""
+    sent = client.get("/ops/kv%20watch", headers={"X-Forwarded-Prefix": "/ops/kv watch"})
+    assert (sent.status_code, sent.headers["location"]) == (307, "./kv%20watch/")
+    assert client.get("/ops/kv%20watch/", headers={"X-Forwarded-Prefix": "/ops/kv watch"}).content == client.get("/").content
+
+
 def test_a_rule_has_its_page(client: httpx.Client) -> None:
     """The link of a finding leads to the rule's text."""
     answer = client.get("/runbook/ttft-degraded")

@@ -7,12 +7,13 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kvwatch.web.answer import TEXT, answer, wants_openmetrics, wants_text
+from kvwatch.web.answer import SECURITY, TEXT, answer, wants_openmetrics, wants_text
 from kvwatch.web.assets import Asset, load_assets
 
 JSON = "application/json"
@@ -156,6 +157,11 @@ class ForwardedPrefix:
         if scope["type"] == "http":
             header = next((value for name, value in scope["headers"] if name == b"x-forwarded-prefix"), b"")
             prefix = header.decode("latin-1").rstrip("/")
+            if prefix and scope["path"] == prefix:
+                # without the last slash the page's relative URLs would leave the prefix; a relative answer leads nowhere else
+                name = quote(prefix.rpartition("/")[2], safe="")
+                await Response(status_code=307, headers={**SECURITY, "Location": f"./{name}/"})(scope, receive, send)
+                return
             if prefix and scope["path"].startswith(f"{prefix}/"):
                 scope = {**scope, "path": scope["path"].removeprefix(prefix)}
         await self.app(scope, receive, send)
