@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -28,6 +29,7 @@ from kvwatch.wording import printable
 WRONG_USAGE = 64
 UNUSABLE = 3
 NOT_WRITTEN = 74
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -55,6 +57,13 @@ def _positive(text: str) -> float:
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not more than 0")
     return seconds
+
+
+def _beginning(text: str) -> str:
+    """The address of a runbook, fit to have a rule's id behind it, in a template of Prometheus and in JSON."""
+    if not re.fullmatch(r"""https?://[^\s"'`{}<>\\]+[/#=]""", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no URL that ends before the id, as https://wiki.example/kv.md# does")
+    return text
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -103,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     render.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file says something else")
     render.add_argument("--config", type=Path, help="render with the thresholds and holds of this configuration")
     render.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="folder to write below; default the current one")
-    render.add_argument("--runbook-url", metavar="URL", help="where the runbook is; a rule's id is put behind it")
+    render.add_argument("--runbook-url", type=_beginning, metavar="URL", help="where the runbook is; a rule's id is put behind it")
     render.set_defaults(run=_render)
 
     check = commands.add_parser("check-config", help="say what is wrong in a configuration file, and where")
@@ -221,12 +230,18 @@ def _render(args: argparse.Namespace) -> int:
     site = Site(active(config.thresholds), args.output, args.runbook_url or RUNBOOK_URL, config.window)
     try:
         texts = render(wanted, site)
+        stale = drifted(texts, args.output)
+        if not args.check:
+            write({path: texts[path] for path in stale}, args.output)
+            return 0
     except MissingExtraError as error:
         raise UsageError(str(error)) from None
-    if not args.check:
-        write(texts, args.output)
-        return 0
-    stale = drifted(texts, args.output)
+    except UnicodeDecodeError:
+        raise UsageError(f"{args.output / 'README.md'}: is no UTF-8 text; name another folder with --output") from None
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise UsageError(f"{error.filename}: {error.strerror}; name a folder with --output that can be written") from None
     for path in stale:
         print(f"kvwatch render: {args.output / path} is not what would be rendered: run kvwatch render", file=sys.stderr)
     return 1 if stale else 0
@@ -257,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _write_no_more()
         code = 0
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EIO}:
+        if error.errno not in NO_ROOM:
             raise
         _write_no_more()
         print(f"kvwatch {args.command}: cannot write ({error.strerror}): make room, or write elsewhere", file=sys.stderr)

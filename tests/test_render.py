@@ -63,6 +63,42 @@ def test_an_unknown_name_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> N
     assert errors.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "url", ["runbook/", "https://wiki.example/runbook", "https://wiki.example/{{ .Rule }}/", "https://wiki.example/a b#", ""]
+)
+def test_a_runbook_whose_links_would_break_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], url: str) -> None:
+    """An id is put behind the address, in a template: what would give no link is wrong usage, and nothing is written."""
+    with pytest.raises(SystemExit) as ended:
+        main(["render", "alerts", "--output", str(tmp_path), "--runbook-url", url])
+    assert ended.value.code == 64
+    assert capsys.readouterr().err.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file in the way of the folder, or a folder in the way of a file, is named."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "taken" / FILES[2]).mkdir(parents=True)
+    for folder, named in (("file", "file/alerts"), ("taken", f"taken/{FILES[2]}")):
+        assert main(["render", "runbook", "--output", str(tmp_path / folder)]) == 64
+        said = capsys.readouterr().err
+        assert said.startswith(f"kvwatch render: {tmp_path / named}: ")
+        assert said.count("\n") == 1
+
+
+def test_a_file_of_another_encoding_has_drifted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes that are no text are only another content; a README that is none cannot be filled, and that is said."""
+    (tmp_path / "alerts").mkdir()
+    (tmp_path / FILES[2]).write_bytes(b"\xff\xfe")
+    assert main(["render", "runbook", "--check", "--output", str(tmp_path)]) == 1
+    assert main(["render", "runbook", "--output", str(tmp_path)]) == 0
+    assert main(["render", "runbook", "--check", "--output", str(tmp_path)]) == 0
+    capsys.readouterr()
+    (tmp_path / "README.md").write_bytes(b"\xff\xfe")
+    assert main(["render", "readme", "--output", str(tmp_path)]) == 64
+    assert capsys.readouterr().err == f"kvwatch render: {tmp_path / 'README.md'}: is no UTF-8 text; name another folder with --output\n"
+
+
 def test_a_sites_thresholds_holds_and_runbook(tmp_path: Path) -> None:
     """A limit, a hold and the runbook's address are the site's in its own alerts, and in no other rule's."""
     config = tmp_path / "kvwatch.yaml"

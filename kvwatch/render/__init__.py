@@ -66,11 +66,11 @@ def _renderer(name: str) -> Renderer:
 
 def drifted(texts: Mapping[str, str], folder: Path) -> list[str]:
     """Paths whose file is not there or says something else."""
-    return [path for path, text in texts.items() if not (folder / path).is_file() or (folder / path).read_text(encoding="utf-8") != text]
+    return [path for path, text in texts.items() if not (folder / path).is_file() or (folder / path).read_bytes() != text.encode()]
 
 
 def write(texts: Mapping[str, str], folder: Path) -> None:
-    """Write what changed."""
-    for path in drifted(texts, folder):
+    """Write them, with the folders that they need. Raises OSError."""
+    for path, text in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(texts[path], encoding="utf-8")
+        (folder / path).write_bytes(text.encode())
