@@ -94,7 +94,7 @@ def _reading(state: EngineState) -> PoolReading | None:
     ahead = state.gauges.get("lookahead_tokens", ZERO).hi
     return PoolReading(
         blocks=round(blocks),
-        used=round((usage or 0.0) * blocks),
+        used=0 if usage is None else round(usage * blocks),  # asleep: everything was discarded
         running=running,
         waiting=waiting,
         block_size=size,

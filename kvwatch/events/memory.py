@@ -152,7 +152,7 @@ class PoolMemory:
             self,
             used_peak=max(self.used_peak, reading.used),
             running_last=reading.running or self.running_last,
-            aborted_tokens=(reading.generating_tokens or 0.0) if reading.idle else self.aborted_tokens,
+            aborted_tokens=reading.generating_tokens if reading.idle and reading.generating_tokens is not None else self.aborted_tokens,
             tails=max(self.tails, tails),
         )
         if reading.resets != self.last.resets:

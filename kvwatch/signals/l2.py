@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 from kvwatch.history import Frame, Span, Track
 from kvwatch.model import EngineState
@@ -76,7 +75,7 @@ def _write_share(view: View) -> Interval:
     first = view.window().frames[0]
     copies = [p.resident.hi for p in (first.state.pool("l1", "full"), first.state.pool("l2", "kv")) if p is not None and p.unit == "tokens"]
     copies.append(first.counters.get("l2_written_tokens", 0.0) + first.counters.get("l3_read_tokens", 0.0))
-    return Interval(written / evicted, (written + min(copies, default=math.inf)) / evicted)
+    return Interval(written / evicted, (written + min(copies)) / evicted)
 
 
 def _unwritten_prompts(view: View) -> Interval | None:
