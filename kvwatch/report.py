@@ -51,7 +51,8 @@ def verdict(snapshot: Snapshot, rules: Sequence[ActiveRule], target: str | None 
     fresh = [o for o in owners if not o.stale]
     status = status_of(found, judged_any=bool(fresh))
     times = [t.last_good.wall for t in targets if t.last_good is not None and t.last_good.wall is not None]
-    return Verdict(narrowed, found, status, summary(narrowed, found, fresh), max(times, default=None))
+    sentence = summary(narrowed, found, fresh) if target is None or targets else "No target has the name that was asked for."
+    return Verdict(narrowed, found, status, sentence, max(times, default=None))
 
 
 def state_of(owner: OwnerSnapshot) -> str:

@@ -377,4 +377,4 @@ def test_one_target_alone() -> None:
     assert (calm.status, [o.state.target for o in calm.snapshot.owners], calm.findings) == ("ok", ["u"], ())
     assert verdict(store.snapshot(0.0), rules).status == "critical"
     nobody = verdict(store.snapshot(0.0), rules, "nobody")
-    assert (nobody.status, nobody.snapshot.targets) == ("unknown", ())
+    assert (nobody.status, nobody.snapshot.targets, nobody.summary) == ("unknown", (), "No target has the name that was asked for.")
