@@ -66,7 +66,8 @@ class EngineState:
     capacity, configuration). Request counts are intervals because a gauge can be ambiguous.
     ``counters``, ``gauges``, ``histograms`` and ``facts`` are keyed by the names of ``COUNTERS``,
     ``GAUGES``, ``HISTOGRAMS`` and ``FACTS``; a key that is absent is unknown. A counter the engine file
-    knows to be 0 although its series is not born yet is present with 0.
+    knows to be 0 although its series is not born yet is present with 0. ``joined`` is true where first tokens and ends of requests are
+    those of all owners of the target together.
     """
 
     target: str
@@ -87,6 +88,7 @@ class EngineState:
     started: float | None = None
     identity: str = ""
     asleep: bool = False
+    joined: bool = False
     implausible: tuple[tuple[str, float], ...] = ()
     fingerprint: int = 0
 
@@ -161,6 +163,7 @@ GAUGES: Mapping[str, str] = {
     "running_cap": "most requests the engine runs at once",
     "waiting_grammar": "requests that wait for a grammar",
     "waiting_prefetch": "requests that wait for KV from a lower tier",
+    "adapter_slots_ratio": "share of the slots for adapters that are taken",
     "prefill_bootstrap_queue": "PD prefill: requests in the handshake",
     "prefill_inflight_queue": "PD prefill: requests whose KV is being sent",
     "decode_prealloc_queue": "PD decode: requests that wait for room",

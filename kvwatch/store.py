@@ -154,10 +154,10 @@ class Store:
     def _tracks(self) -> list[Track]:
         return [t for r in self._records.values() for t in r.tracks.values()]
 
-    def _peers(self, key: OwnerKey, now: float) -> tuple[Frame, ...]:
-        """Newest fresh frames of others that serve the same model; without a model name only ranks of the same target are peers."""
+    def _peers(self, key: OwnerKey, now: float) -> tuple[Track, ...]:
+        """Fresh histories of others that serve the same model; without a model name only ranks of the same target are peers."""
         return tuple(
-            t.frames[-1]
+            t
             for t in self._tracks()
             if t.key != key
             and t.key.engine == key.engine

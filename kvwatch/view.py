@@ -46,7 +46,7 @@ class TargetView:
 class View:
     """One owner at the moment of its newest sample.
 
-    ``peers`` are the newest fresh frames of the other owners that serve the same model; ``server`` is the history of the LMCache server
+    ``peers`` are the fresh histories of the other owners that serve the same model; ``server`` is the history of the LMCache server
     that the configuration names as this owner's L2; ``gpus`` are the GPUs proven to be this engine's, None when that is unknown.
     Values of signals are read once and remembered for the moment.
     """
@@ -54,7 +54,7 @@ class View:
     track: Track
     target: Target
     watch: Watch
-    peers: tuple[Frame, ...] = ()
+    peers: tuple[Track, ...] = ()
     server: Track | None = None
     gpus: tuple[GpuState, ...] | None = None
     read: dict[str, Interval | None] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kvwatch.history import Baseline, Frame, Track
+from kvwatch.history import Baseline, Track
 from kvwatch.model import EngineName, EngineState, GpuState, Histogram, Outcome, ScrapeError
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval, exactly
@@ -60,6 +60,7 @@ def sample(  # noqa: PLR0913  one keyword for each thing an engine may say; othe
     started: float | None = None,
     identity: str = "",
     asleep: bool = False,
+    joined: bool = False,
     implausible: tuple[tuple[str, float], ...] = (),
     fingerprint: int = 0,
     counters: Mapping[str, float] | None = None,
@@ -84,6 +85,7 @@ def sample(  # noqa: PLR0913  one keyword for each thing an engine may say; othe
         started=started,
         identity=identity,
         asleep=asleep,
+        joined=joined,
         implausible=implausible,
         fingerprint=fingerprint,
     )
@@ -105,7 +107,7 @@ def moment(
     *states: EngineState,
     watch: Watch = WATCH,
     baseline: Baseline | None = None,
-    peers: Sequence[Frame] = (),
+    peers: Sequence[Track] = (),
     server: Track | None = None,
     gpus: tuple[GpuState, ...] | None = None,
 ) -> View:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sglang_bodies import BUSY, cache, lines, loads, one, recorded
+from tests.sglang_bodies import BUSY, RANK0, cache, lines, loads, one, read, recorded
 
 
 def test_a_counter_that_is_not_born_is_zero_where_the_release_has_it() -> None:
@@ -20,6 +20,15 @@ def test_a_counter_the_release_may_not_have_is_unknown() -> None:
     old = one('sglang:num_running_reqs{model_name="m"} 1\nsglang:num_used_tokens{model_name="m"} 5\n').counters
     assert not {"preemptions", "l1_evicted_tokens"} & old.keys()
     assert "l2_written_tokens" not in one(recorded("0.5.10-tp2")).counters
+
+
+def test_bytes_that_are_not_told_are_not_zero_beside_tokens() -> None:
+    """A flow that moved tokens moved bytes; only one that moved nothing has none of either."""
+    host = lines({**BUSY, "prefill_effective_tokens_total": 0, "hicache_host_total_tokens": 2000})
+    counters = one(host + cache("hicache_backup_tokens_total", 90, pool="kv", **RANK0)).counters
+    assert (counters["l2_written_tokens"], counters.get("l2_written_bytes"), counters["l2_read_bytes"]) == (90, None, 0)
+    ranks = host + lines(BUSY, dp_rank="1") + cache("hicache_backup_tokens_total", 90, pool="kv")
+    assert all("l2_written_bytes" not in state.counters for state in read(ranks).states), "merged tokens are some rank's bytes"
 
 
 def test_the_servers_own_word_dates_a_release() -> None:

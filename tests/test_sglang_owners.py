@@ -41,7 +41,7 @@ def test_every_owner_sees_first_tokens_and_the_first_one_counts_the_ends() -> No
     assert [s.histograms["ttft"].count for s in states] == [44, 44]
     assert [s.counters.get("finished_requests") for s in states] == [43, None]
     assert [s.counters["generation_tokens"] for s in states] == [2040, 1916]
-    assert all("joined-by-target" in codes(s) for s in states)
+    assert all("joined-by-target" in codes(s) and s.joined for s in states)
 
 
 def test_tokens_are_counted_by_every_rank_and_bytes_by_each() -> None:

@@ -9,9 +9,9 @@ from tests.sglang_bodies import BUSY, hbm, lines, loads, one, read
 
 
 def test_a_fresh_load_report_is_newer_than_the_gauges() -> None:
-    """Requests come from it; the partition of the pool stays of one publication."""
+    """Requests come from it, those that wait for a grammar beside the main queue among them; the pool stays of one publication."""
     state = one(lines(BUSY), loads(1.0, queues={"waiting": 9, "grammar": 1}, max_running_requests=64))
-    assert (state.running, state.waiting, hbm(state).used) == (exactly(5), exactly(9), exactly(700))
+    assert (state.running, state.waiting, hbm(state).used) == (exactly(5), exactly(10), exactly(700))
     assert (state.gauges["running_cap"], state.gauges["loads_age_seconds"], state.gauges["waiting_grammar"]) == tuple(
         map(exactly, (64, 1, 1))
     )

@@ -208,6 +208,7 @@ def test_budget_bound_is_proven_by_elimination() -> None:
         (sglang((6, 6, 8)), "running has just grown: admission goes on"),
         (sglang((32, 32, 32)), "running is at its cap"),
         (sglang(waiting_grammar=1), "a grammar may explain the queue"),
+        (sglang(adapter_slots_ratio=1), "an adapter that finds no slot may"),
         (sglang(waiting_prefetch=1), "a prefetch from below may"),
         (sglang(decode_transfer_queue=1), "a transfer may"),
         (sglang(waiting=None), "nobody knows whether requests wait"),

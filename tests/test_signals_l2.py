@@ -123,6 +123,28 @@ def test_starved_is_a_tenth_evicted_and_less_than_half_written(evicted: float, w
     assert holds(l2.write_starved, view, {}) is expected
 
 
+@pytest.mark.parametrize(
+    ("written", "loaded", "expected"),
+    [(520, 0, 0.104), (520, 4000, 0.904), (520, 9000, 1.0), (5_000, 0, 1.0), (4_000, 0, 0.8)],
+)
+def test_a_tier_that_ever_got_little_got_little_of_this(written: float, loaded: float, expected: float) -> None:
+    """HiCache's copies in HBM come from writes and loads, so those since the start bound the share that had one."""
+    life = {"l1_evicted_tokens": 5000.0, "l2_written_tokens": written, "l2_read_tokens": loaded}
+    before = {"l1_evicted_tokens": 4800.0, "l2_written_tokens": written - 20, "l2_read_tokens": loaded}
+    kind = {"l2_kind": "hicache"}
+    states = [sample(at, pools=[hbm(800), host(180)], facts=kind, counters=counts) for at, counts in ((0, before), (10, life))]
+    share = l2.write_share.of(moment(*states))
+    assert (share.lo, share.hi) == pytest.approx((0.1, expected))
+
+
+def test_what_hicache_did_not_find_repeats_nothing() -> None:
+    """Both tiers are looked up at once, so new prompts count as lookups; another tier's lookups are its own."""
+    alone = {"l1_hit_tokens": 7, "l2_queried_tokens": 500}
+    assert l2.repeats_lately.of(window(host(1), **alone)) == at_least(500)
+    states = [sample(at, facts={"l2_kind": "hicache"}, counters={n: v * at for n, v in alone.items()}) for at in (0.0, 1.0)]
+    assert l2.repeats_lately.of(moment(*states)) == at_least(7)
+
+
 def test_a_pause_of_the_counter_hides_no_copies() -> None:
     """What had been written before the window counts, although its first sample does not tell it."""
     states = [sample(0, pools=[host(500)], l1_evicted_tokens=0, l2_written_tokens=400), sample(10, pools=[host(500)], l1_evicted_tokens=0),

@@ -113,6 +113,16 @@ def test_a_first_token_is_progress_where_tokens_are_counted_late() -> None:
     assert scheduler.tokenless.of(moment(*states)) == ZERO
 
 
+@pytest.mark.parametrize("mine", [7, 8])
+def test_what_all_ranks_count_together_is_nobodys_progress(mine: float) -> None:
+    """A rank that stands still is seen although its neighbours give first tokens and end requests."""
+    states = [
+        sample(at, joined=True, generation_tokens=n, finished_requests=ends, histograms={"ttft": histogram(ends, ends, ends, ends, ends)})
+        for at, n, ends in ((0, 7, 1), (20, mine, 5))
+    ]
+    assert scheduler.tokenless.of(moment(*states)) == (at_least(20) if mine == 7 else ZERO)
+
+
 def standing(*prints: int, engine: EngineName = "vllm", running: Amount = 1, step: float = 30.0) -> Interval:
     """How long nothing changed, for these fingerprints."""
     return scheduler.frozen.of(moment(*(sample(i * step, engine=engine, running=running, fingerprint=p) for i, p in enumerate(prints))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvwatch.history import Frame
+from kvwatch.history import Track
 from kvwatch.model import EngineState
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly
 from kvwatch.signals import topology
@@ -10,10 +10,14 @@ from kvwatch.signals.kinds import holds
 from tests.samples import Amount, hbm, moment, sample, track
 
 
-def peer(used: Amount = 300, *, waiting: Amount = 0, running: Amount = 1, asleep: bool = False, tokenless: Interval | None = None) -> Frame:
-    """Another rank's newest sample."""
-    state = sample(rank="1", pools=[hbm(used)], waiting=waiting, running=running, asleep=asleep)
-    return track(state, values={} if tokenless is None else {"tokenless_seconds": tokenless}).frames[-1]
+def peer(used: Amount = 300, *, waiting: Amount = 0, running: Amount = 1, asleep: bool = False) -> Track:
+    """Another rank."""
+    return track(sample(rank="1", pools=[hbm(used)], waiting=waiting, running=running, asleep=asleep))
+
+
+def still_peer(*counts: float) -> Track:
+    """A rank that counted these tokens, one sample in 10 s."""
+    return track(*(sample(at * 10.0, rank="1", generation_tokens=n) for at, n in enumerate(counts)))
 
 
 def test_a_spare_peer_has_no_queue() -> None:
@@ -27,11 +31,10 @@ def test_a_spare_peer_has_no_queue() -> None:
 
 def test_peers_stand_still_only_all_together() -> None:
     """The shortest time without a token among them; nothing without peers, unknown where one does not say."""
-    assert topology.peers_tokenless.of(moment(sample(), peers=[peer(tokenless=exactly(30)), peer(tokenless=at_least(12))])) == Interval(
-        12, 30
-    )
+    stopped, watched_shortly = still_peer(6, 7, 7, 7, 7), still_peer(7, 7)
+    assert topology.peers_tokenless.of(moment(sample(), peers=[stopped, watched_shortly])) == Interval(10, 30)
     assert topology.peers_tokenless.told(moment(sample())) is None
-    assert topology.peers_tokenless.of(moment(sample(), peers=[peer(tokenless=exactly(30)), peer()])) == Interval(0, 30)
+    assert topology.peers_tokenless.of(moment(sample(), peers=[stopped, peer()])) == Interval(0, 30)
 
 
 def test_peers_are_busy_together() -> None:

@@ -251,6 +251,18 @@ def test_peers_serve_the_same_model_and_are_fresh() -> None:
     assert spare_peer(sample(50.0, target="a", engine="sglang", pools=[hbm(200)], waiting=0), me) is None
 
 
+def test_ranks_of_one_scrape_see_each_other_as_of_now() -> None:
+    """Whichever of them is full: the peers that come behind it in the body are known to stand still, too."""
+    ranks = ("0", "1")
+    for hot in ranks:
+        s = store()
+        for at in (0.0, 10.0, 20.0):
+            s.add(turn(*(sample(at, target="a", rank=r, running=3, waiting=2, pools=[hbm(990 if r == hot else 400)],
+                                generation_tokens=7) for r in ranks)))  # fmt: skip
+        assert [o.judged.values["peers_tokenless_seconds"].lo for o in s.snapshot(20).owners] == [20, 20]
+        assert rules_at(s, 20)["lockstep-freeze"] == "pending"
+
+
 def test_without_a_model_only_ranks_of_the_target_are_peers() -> None:
     """Two engines that do not name their model may serve different ones."""
     me = sample(50.0, target="b", model=None, pools=[hbm(900)], waiting=3)

@@ -8,12 +8,14 @@ are is for those to judge who see more than one scrape, by the counter ``heartbe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvwatch.engines import Reading, Scrape, SidePage
 from kvwatch.engines.sglang_counters import oldest_release, read_counters, read_histograms
 from kvwatch.engines.sglang_families import PREFIX, canonical
 from kvwatch.engines.sglang_owner import Report
-from kvwatch.engines.sglang_pools import read_pools
-from kvwatch.engines.sglang_series import Owner, Series, split
+from kvwatch.engines.sglang_pools import limits, read_pools
+from kvwatch.engines.sglang_series import Owner, Series, bounded, split
 from kvwatch.engines.sglang_side import Loads, ServerInfo, read_loads, read_server_info, read_version
 from kvwatch.exposition import Exposition
 from kvwatch.model import EngineName, EngineState, Missing, Note
@@ -47,6 +49,7 @@ def read(scrape: Scrape) -> Reading:
     for owner, series in series_of.items():
         load = loads.ranks.get(owner.rank) if loads is not None else None
         report = Report(owner.rank, series, load, info, version, oldest_release(series, read_version(version)))
+        report = replace(report, series=bounded(series, limits(series, report.capacity)))
         states.append(_state(scrape, owner, report, notes, first=not states))
         missing |= {m.series: m for m in report.missing(states[-1].pool("l1", "full"))}
     return Reading(tuple(states), tuple(missing.values()))
@@ -74,12 +77,14 @@ def _state(scrape: Scrape, owner: Owner, report: Report, notes: tuple[Note, ...]
         pools=pools,
         running=report.running,
         waiting=report.waiting,
+        waiting_deferred=report.deferred,
         counters=read_counters(series, report.release, role=role, hicache=report.hicache, first=first),
         gauges=report.gauges(),
         histograms=histograms,
         facts=report.facts(),
         notes=(*notes, *series.notes, *pool_notes, *renamed, *report.renamed(), *(() if series.alone else (joined,))),
         identity=report.identity,
+        joined=not series.alone,
         implausible=series.implausible,
         fingerprint=series.fingerprint(),
     )

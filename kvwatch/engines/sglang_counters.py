@@ -73,8 +73,8 @@ def read_counters(series: Series, release: Version, *, role: str | None, hicache
             "l2_written_tokens": _cache(series, "hicache_backup_tokens_total", release, L2_FLOWS),
             "l2_read_tokens": _cache(series, "load_back_tokens_total", release, EVICTIONS),
             "l2_dropped_tokens": _cache(series, "hicache_dropped_tokens_total", release, L2_FLOWS),
-            "l2_written_bytes": _cache(series, "hicache_backup_bytes_total", release, L2_FLOWS),
-            "l2_read_bytes": _cache(series, "load_back_bytes_total", release, L2_FLOWS),
+            "l2_written_bytes": _bytes(series, "hicache_backup", release),
+            "l2_read_bytes": _bytes(series, "load_back", release),
         }
     if any(series.has(name) or name in series.merged for name in STORAGE):
         found |= {name: _cache(series, family, release, OLDEST) for family, name in STORAGE.items()}
@@ -115,6 +115,13 @@ def _cache(series: Series, name: str, release: Version, since: Version) -> float
     pooled = series.label(name, "pool") is not None
     value = series.count(name, pool=KV) if pooled else _born(series, name, release, since)
     return value if value is None or name.endswith("_bytes_total") else value / series.copies
+
+
+def _bytes(series: Series, flow: str, release: Version) -> float | None:
+    """The bytes of a flow between the tiers: where the series is not born they are 0 only while it moved no tokens either."""
+    name, tokens = f"{flow}_bytes_total", f"{flow}_tokens_total"
+    unborn = not series.has(name) and (tokens in series.merged or series.count(tokens))
+    return None if unborn else _cache(series, name, release, L2_FLOWS)
 
 
 def _added(*parts: float | None) -> float | None:

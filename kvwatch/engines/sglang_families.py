@@ -47,7 +47,7 @@ PLAIN: Mapping[str, World] = {
         " num_running_reqs num_queue_reqs num_grammar_queue_reqs new_token_ratio decode_sum_seq_lens"
         " num_prefill_bootstrap_queue_reqs num_prefill_prealloc_queue_reqs num_prefill_inflight_queue_reqs"
         " num_prefill_infight_queue_reqs num_decode_prealloc_queue_reqs num_decode_transfer_queue_reqs"
-        " streaming_session_held_tokens total_retracted_reqs"
+        " streaming_session_held_tokens total_retracted_reqs lora_pool_slots_used lora_pool_slots_total"
         " num_retracted_requests_total num_retracted_input_tokens_total num_retracted_output_tokens_total"
         " realtime_tokens_total prefill_effective_tokens_total scheduler_idle_seconds_total scheduler_process_cpu_seconds_total"
         " num_transfer_failed_reqs_total num_bootstrap_failed_reqs_total",

@@ -74,10 +74,16 @@ class Report:
 
     @property
     def waiting(self) -> Interval:
-        """Requests in the main queue, retracted ones among them; those in a grammar or hand-over queue are not."""
-        if self.load is not None and self.load.fresh and self.load.waiting is not None:
-            return exactly(self.load.waiting)
-        return maybe(self.series.gauge("num_queue_reqs"))
+        """Requests in the main queue, retracted ones among them, and those that wait beside it for a grammar; not those of a hand-over."""
+        told = self.load.waiting if self.load is not None and self.load.fresh else None
+        main = maybe(self.series.gauge("num_queue_reqs") if told is None else told)
+        return main + self.deferred if self.deferred.known else main
+
+    @property
+    def deferred(self) -> Interval:
+        """Requests that wait for their grammar, outside the main queue."""
+        grammar, load = self.series.gauge("num_grammar_queue_reqs"), self.load
+        return maybe(load.grammar if grammar is None and load is not None and load.fresh else grammar)
 
     @property
     def identity(self) -> str:
@@ -88,12 +94,14 @@ class Report:
     def gauges(self) -> dict[str, Interval]:
         """Further gauges, those that are known."""
         series, load, info = self.series, self.load, self.info
-        memory, running, grammar = (series.gauge(n) for n in ("kv_cache_memory_usage_gb", "num_running_reqs", "num_grammar_queue_reqs"))
+        memory, running = series.gauge("kv_cache_memory_usage_gb"), series.gauge("num_running_reqs")
         page = series.gauge("page_size")
+        adapters, slots = series.gauge("lora_pool_slots_used"), series.gauge("lora_pool_slots_total")
         found = {
             "new_token_ratio": series.gauge("new_token_ratio"),
             "running_cap": self._running_cap,
-            "waiting_grammar": load.grammar if grammar is None and load is not None and load.fresh else grammar,
+            "waiting_grammar": self.deferred.exact,
+            "adapter_slots_ratio": adapters / slots if adapters is not None and slots else None,
             "session_held_tokens": series.gauge("streaming_session_held_tokens"),
             "block_size": page if page is not None or info is None else info.page_size,
             "memory_fraction": info.memory_fraction if info else None,

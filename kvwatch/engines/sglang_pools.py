@@ -65,6 +65,15 @@ def read_pools(series: Series, capacity: float | None, load: Load | None) -> tup
     return tuple(found.pools), tuple(found.notes)
 
 
+def limits(series: Series, capacity: float | None) -> dict[str, float | None]:
+    """Gauges that count a part of a pool, and the size of the pool, where it is known."""
+    window = series.gauge("max_total_num_tokens_swa")
+    parts = [(FULL, capacity), (WINDOW, window or None)]
+    found = {f"{kind.family}_{state}_tokens": size for kind, size in parts for state in ("used", "evictable", "available")}
+    hosts = {kind.family.format("used"): series.gauge(kind.family.format("total")) for kind in (HOST, HOST_STATES)}
+    return {**found, **hosts, "num_used_tokens": None if _exists(series, WINDOW) else capacity}
+
+
 def _exists(series: Series, kind: Kind) -> bool:
     """Whether the model has that pool: its gauges are there for every model and stay 0 where there is none."""
     names = ("{}_used_tokens", "{}_evictable_tokens", "{}_available_tokens", "{}_token_usage", "{}_usage", "max_total_num_tokens_{}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from zlib import crc32
 
@@ -24,6 +24,7 @@ SHARED = (World.REQUEST, World.HTTP)
 BY_RANK = (World.CACHE, World.STORAGE)
 """Written by each rank without a model."""
 TOKENS = "_tokens_total"
+IMPLAUSIBLE = "implausible-value"
 
 
 class Owner(NamedTuple):
@@ -141,6 +142,23 @@ def split(exposition: Exposition) -> Mapping[Owner, Series]:
     return {owner: _series(share, len(everyone), len(schedulers), frozenset(merged)) for owner, share in shares.items()}
 
 
+def bounded(series: Series, limits: Mapping[str, float | None]) -> Series:
+    """The series without the gauges that exceed what they are a part of: no engine can mean those either."""
+    told = {name: series.gauge(name) for name in limits}
+    over = {n: v for n, v in told.items() if v is not None and (most := limits[n]) is not None and v > most}
+    if not over:
+        return series
+    hidden = {n: tuple(Sample(s.name, s.labels, math.nan) for s in series.samples[n]) for n in over}
+    odd = (*series.implausible, *((PREFIX + n, v) for n, v in over.items()))
+    others = tuple(note for note in series.notes if note.code != IMPLAUSIBLE)
+    return replace(series, samples={**series.samples, **hidden}, implausible=odd, notes=(_implausible(odd), *others))
+
+
+def _implausible(odd: Sequence[tuple[str, float]]) -> Note:
+    quoted = ", ".join(f"{name} = {value:g}" for name, value in odd[:3])
+    return Note(IMPLAUSIBLE, f"{quoted}: no engine can mean that; it counts as unknown")
+
+
 def _families(exposition: Exposition) -> Iterator[_Family]:
     places: dict[int, _Place] = {}  # by identity of the labels, which the parser shares between samples
     for name, samples in exposition.samples.items():
@@ -201,8 +219,7 @@ def _lead(family: _Family, placed: list[tuple[Sample, _Place]]) -> list[Sample]:
 def _notes(odd: list[tuple[str, float]], repeated: list[str], copies: int, *, merged: bool) -> tuple[Note, ...]:
     notes = []
     if odd:
-        quoted = ", ".join(f"{name} = {value:g}" for name, value in odd[:3])
-        notes.append(Note("implausible-value", f"{quoted}: no engine can mean that; it counts as unknown"))
+        notes.append(_implausible(odd))
     if repeated:
         names = ", ".join(repeated[:3])
         notes.append(Note("duplicate-series", f"{names} came more than once with different values; the fuller reading was taken"))

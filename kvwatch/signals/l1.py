@@ -132,7 +132,7 @@ def _other_wait(view: View) -> bool:
     """Whether another queue may explain why requests wait."""
     names = ("waiting_grammar", "waiting_prefetch", "prefill_bootstrap_queue", "prefill_inflight_queue",
              "decode_prealloc_queue", "decode_transfer_queue")  # fmt: skip
-    if any(view.gauge(name).lo > 0 for name in names):
+    if any(view.gauge(name).lo > 0 for name in names) or view.gauge("adapter_slots_ratio").lo >= 1:
         return True
     reads = view.window().increase("l3_read_tokens")
     return reads is not None and reads > 0

@@ -68,14 +68,23 @@ def _read(view: View) -> Interval:
 
 
 def _write_share(view: View) -> Interval:
-    """How much of what L1 evicted had been written to L2: in the window, or before it, as far as L2 then held copies of L1."""
+    """How much of what L1 evicted had been written to L2: in the window, or before it, as far as L2 then held copies of L1.
+
+    Every copy that HiCache finds in L1 came from a write or a load, so of all that was ever evicted no greater share had one than these
+    two make up; a window has no other share in the long run.
+    """
     evicted, written = view.window().increase("l1_evicted_tokens"), view.l2_increase("l2_written_tokens")
     if evicted is None or written is None or evicted <= 0:
         return UNKNOWN
     first = view.window().frames[0]
     copies = [p.resident.hi for p in (first.state.pool("l1", "full"), first.state.pool("l2", "kv")) if p is not None and p.unit == "tokens"]
     copies.append(first.counters.get("l2_written_tokens", 0.0) + first.counters.get("l3_read_tokens", 0.0))
-    return Interval(written / evicted, (written + min(copies)) / evicted)
+    least, most = written / evicted, (written + min(copies)) / evicted
+    ever = [view.state.counters.get(n) for n in ("l2_written_tokens", "l2_read_tokens", "l1_evicted_tokens")]
+    if view.state.facts.get("l2_kind") == "hicache" and None not in ever:
+        stored, loaded, gone = (n for n in ever if n is not None)
+        most = min(most, max(least, (stored + loaded) / gone))
+    return Interval(least, most)
 
 
 def _unwritten_prompts(view: View) -> Interval | None:
@@ -120,8 +129,9 @@ def _read_lately(view: View) -> Interval:
 
 def _repeats_lately(view: View) -> Interval:
     own = view.recent(LONG_SECONDS)
-    grown = [own.increase("l1_hit_tokens"), view.l2_track().span(LONG_SECONDS).increase("l2_queried_tokens")]
-    known = [g for g in grown if g is not None]
+    # HiCache looks both tiers up at once: what it did not find in L1 is all that is known of its lookups, and no sign of a repeated prefix.
+    asked = None if view.state.facts.get("l2_kind") == "hicache" else view.l2_track().span(LONG_SECONDS).increase("l2_queried_tokens")
+    known = [g for g in (own.increase("l1_hit_tokens"), asked) if g is not None]
     return at_least(max(known)) if known else UNKNOWN
 
 

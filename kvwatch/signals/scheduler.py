@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 
-from kvwatch.history import Frame
+from kvwatch.history import Frame, Track
 from kvwatch.model import EngineName
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly, truth
 from kvwatch.signals import l1
@@ -18,7 +18,8 @@ FROZEN_SECONDS: Mapping[EngineName, float] = {"vllm": 60.0, "sglang": 90.0, "lmc
 MEMORY_RESERVE = 0.03
 """Share of a GPU left free for what no engine accounts for."""
 MOST_MEMORY = 0.95
-PROGRESS = ("generation_tokens", "computed_prompt_tokens", "prompt_tokens", "finished_requests")
+PROGRESS = ("generation_tokens", "computed_prompt_tokens", "prompt_tokens")
+ENDED = "finished_requests"
 """A scheduler that moves none of these moves nothing."""
 
 
@@ -38,6 +39,10 @@ def _deferred(view: View) -> Interval:
 
 def _deferred_share(view: View) -> Interval:
     return _deferred(view) / view.state.waiting if view.state.waiting.lo > 0 and _deferred(view).known else UNKNOWN
+
+
+def _adapter_slots(view: View) -> Interval:
+    return view.state.gauges.get("adapter_slots_ratio", ZERO)
 
 
 def _step_fill(view: View) -> Interval:
@@ -71,19 +76,27 @@ def _token_change(view: View) -> Interval:
 
 def _moved(after: Frame, before: Frame) -> bool:
     now, then = after.counters, before.counters
-    return any(now.get(n, 0.0) > then.get(n, 0.0) for n in PROGRESS) or after.first_tokens > before.first_tokens
+    if any(now.get(n, 0.0) > then.get(n, 0.0) for n in PROGRESS):
+        return True
+    # What is counted for all ranks together moves with any of them.
+    return not after.state.joined and (after.first_tokens > before.first_tokens or now.get(ENDED, 0.0) > then.get(ENDED, 0.0))
+
+
+def tokenless_of(track: Track) -> Interval:
+    """Seconds up to its newest sample in which no token was made or computed; at least the time watched when none was seen."""
+    newest = track.frames[-1]
+    if "generation_tokens" not in newest.state.counters:
+        return UNKNOWN
+    oldest = newest.at
+    for after, before in itertools.pairwise(track.life()):
+        if _moved(after, before):
+            return exactly(newest.at - after.at)
+        oldest = before.at
+    return at_least(newest.at - oldest) if oldest < newest.at else UNKNOWN
 
 
 def _tokenless(view: View) -> Interval:
-    """Seconds in which no token was made or computed; at least the time watched when none was seen."""
-    if "generation_tokens" not in view.state.counters:
-        return UNKNOWN
-    oldest = view.now
-    for after, before in view.steps():
-        if _moved(after, before):
-            return exactly(view.now - after.at)
-        oldest = before.at
-    return at_least(view.now - oldest) if oldest < view.now else UNKNOWN
+    return tokenless_of(view.track)
 
 
 def _running_change(view: View) -> Interval:
@@ -261,11 +274,14 @@ deferred = Signal(
     "requests_deferred", "requests", "requests put aside for a grammar, an adapter or KV from a lower tier", _deferred, bounded=True
 )
 deferred_share = Signal("deferred_share", "ratio", "share of the waiting requests that were put aside", _deferred_share, bounded=True)
+adapter_slots = Signal(
+    "adapter_slots_ratio", "ratio", "share of the engine's slots for adapters that are taken; 0 where none are told", _adapter_slots
+)
 step_fill = Signal("step_fill_ratio", "ratio", "tokens of a step against its budget", _step_fill)
 demand = Signal("demand_requests", "requests", "running and waiting together", _demand)
 token_rate = Signal("token_rate", "tokens/s", "tokens generated per second in the window", _token_rate, kept=True)
 token_change = Signal("token_rate_change", "times", "tokens per second of the last 15 s against calm time", _token_change, bounded=True)
-tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was made", _tokenless, kept=True, bounded=True)
+tokenless = Signal("tokenless_seconds", "seconds", "time in which no token was made", _tokenless, bounded=True)
 preemption_rate = Signal(
     "preemption_rate", "per second", "requests preempted or retracted per second in the window", _preemption_rate, kept=True
 )
@@ -300,11 +316,15 @@ heavy_preemption = Condition(
         Condition("preemptions_many", "several preemptions, of many of the running requests", "all", (preemptions >= 3, preempted_share >= 0.1)),
     ),
 )  # fmt: skip
-SIGNALS = (running, queued, deferred, deferred_share, step_fill, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
+put_aside = Condition(
+    "requests_put_aside", "most of the queue waits for something else than KV, or no slot for an adapter is free", "any",
+    (deferred_share >= 0.5, adapter_slots >= 1.0),
+)  # fmt: skip
+SIGNALS = (running, queued, deferred, deferred_share, adapter_slots, step_fill, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
            recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, memory_fraction, next_fraction, kv_growth, more_sequences, rejected, running_change, frozen,
            stale_loads, block_fill, ceiling_share, sequence_change)  # fmt: skip
 crowded = Condition("pool_crowded", "the pool is nearly full, or requests were preempted", "any", (l1.used_ratio >= 0.9, preemptions > 0))
 loaded = Condition("engine_loaded", "as many requests run as in calm time, or some wait", "any", (running_change >= 1.0, l1.waiting > 0))
 unchanging = Condition("unchanging", "nothing the engine reports changes while requests run", "any", (frozen >= 1.0, stale_loads > 5))
 
-CONDITIONS = (heavy_preemption, crowded, loaded, unchanging)
+CONDITIONS = (heavy_preemption, put_aside, crowded, loaded, unchanging)

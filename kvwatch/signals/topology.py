@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
-from kvwatch.signals import l1
+from kvwatch.signals import l1, scheduler
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
 
@@ -13,21 +13,22 @@ DECODE = ("decode_prealloc_queue", "decode_transfer_queue", "decode_retracted_qu
 
 def _spare_peer(view: View) -> Interval | None:
     """The least used ratio among peers without a queue."""
-    ratios = [l1.used_ratio_of(f) for f in view.peers if f.state.waiting.compare(">", 0) is False and not f.state.asleep]
+    newest = [t.frames[-1] for t in view.peers]
+    ratios = [l1.used_ratio_of(f) for f in newest if f.state.waiting.compare(">", 0) is False and not f.state.asleep]
     return Interval(min(r.lo for r in ratios), min(1.0, *(r.hi for r in ratios))) if ratios else None
 
 
 def _peers_tokenless(view: View) -> Interval | None:
     """Seconds in which no peer made a token."""
-    still = [f.values.get("tokenless_seconds", UNKNOWN) for f in view.peers]
+    still = [scheduler.tokenless_of(track) for track in view.peers]
     return Interval(min(s.lo for s in still), min(s.hi for s in still)) if still else None
 
 
 def _peers_busy(view: View) -> Interval:
     """Requests running on the peers."""
     total = ZERO
-    for frame in view.peers:
-        total = total + frame.state.running
+    for track in view.peers:
+        total = total + track.frames[-1].state.running
     return total
 
 
