@@ -41,8 +41,8 @@ def _deferred_share(view: View) -> Interval:
     return _deferred(view) / view.state.waiting if view.state.waiting.lo > 0 and _deferred(view).known else UNKNOWN
 
 
-def _adapter_slots(view: View) -> Interval:
-    return view.state.gauges.get("adapter_slots_ratio", ZERO)
+def _adapter_slots(view: View) -> Interval | None:
+    return view.state.gauges.get("adapter_slots_ratio")
 
 
 def _step_fill(view: View) -> Interval:
@@ -274,9 +274,7 @@ deferred = Signal(
     "requests_deferred", "requests", "requests put aside for a grammar, an adapter or KV from a lower tier", _deferred, bounded=True
 )
 deferred_share = Signal("deferred_share", "ratio", "share of the waiting requests that were put aside", _deferred_share, bounded=True)
-adapter_slots = Signal(
-    "adapter_slots_ratio", "ratio", "share of the engine's slots for adapters that are taken; 0 where none are told", _adapter_slots
-)
+adapter_slots = Signal("adapter_slots_ratio", "ratio", "share of the engine's slots for adapters that are taken", _adapter_slots)
 step_fill = Signal("step_fill_ratio", "ratio", "tokens of a step against its budget", _step_fill)
 demand = Signal("demand_requests", "requests", "running and waiting together", _demand)
 token_rate = Signal("token_rate", "tokens/s", "tokens generated per second in the window", _token_rate, kept=True)
