@@ -42,7 +42,7 @@ RULE = Rule(
            reason="state-slots"),
         Do("look at grammars, adapters (--max-loras) and the KV connector", "the requests wait for those, not for memory", engine="vllm",
            reason="deferred"),
-        Do("look at grammars and adapters (--max-loras-per-batch)", "the requests wait for those, not for memory", engine="sglang",
+        Do("look at grammars, and at --max-loras-per-batch for adapters", "the requests wait for those, not for memory", engine="sglang",
            reason="deferred"),
         Do("compare running requests with --max-num-seqs and the step with --max-num-batched-tokens",
            "one of the two limits admission when KV does not", engine="vllm", reason="unknown"),
