@@ -31,7 +31,7 @@ def page_of(rule_id: str) -> str | None:
 
 def _advice(do: Do) -> str:
     """One line of advice, without the numbers it would carry in a finding."""
-    only = ", ".join(x for x in (do.engine, do.reason) if x)
+    only = ", ".join(do.only)
     return f"  - {without_places(do.do)}{f' [{only}]' if only else ''}: {without_places(do.because)}"
 
 

@@ -158,7 +158,7 @@ def _tell(active: ActiveRule, view: View | TargetView, engine: str | None, words
             fill(d.because, words),
         )
         for d in rule.remedy
-        if applies(d)
+        if applies(d) and (not d.tiers or words.get("l2_kind") in {None, *d.tiers})
     ]
     return Telling(
         reason=reason,

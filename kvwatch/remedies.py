@@ -48,3 +48,13 @@ CAP_DEMAND = (
     Do("add replicas or GPUs", "concurrency is bound by pool tokens divided by sequence length"),
 )  # fmt: skip
 """How to ask less of it."""
+
+
+def larger_l2(because: str) -> tuple[Do, ...]:
+    """How to make the host tier larger, whichever it is."""
+    return (
+        Do("raise --hicache-ratio above 1, or set --hicache-size", because, engine="sglang", tiers=("hicache",)),
+        Do("raise --kv-offloading-size", because, engine="vllm", tiers=("native-offload", "simple-offload")),
+        Do("raise LMCache's max_local_cpu_size, which is that of one worker", because, tiers=("lmcache",)),
+        Do("raise --l1-size-gb of the LMCache server", because, tiers=("lmcache-server",)),
+    )

@@ -26,6 +26,7 @@ from kvwatch.view import TargetView, View, Watch
 FOLDER = Path(__file__).with_name("rules")
 STEP = 5.0
 Values = Mapping[str, Interval]
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,11 @@ def _values(told: Mapping[str, float | list[float]]) -> dict[str, Interval]:
     return {name: Interval(float(v[0]), float(v[1])) if isinstance(v, list) else exactly(float(v)) for name, v in told.items()}
 
 
-def run(engine: str, moments: Sequence[Values], rules: Sequence[ActiveRule] | None = None) -> list[list[Finding]]:
+def run(
+    engine: str, moments: Sequence[Values], rules: Sequence[ActiveRule] | None = None, facts: Mapping[str, str] = NOTHING
+) -> list[list[Finding]]:
     """What is found at each moment, ``STEP`` seconds apart, when the signals have these values; others are unknown."""
-    return [list(moment.findings) for moment in judged_moments(engine, moments, rules)]
+    return [list(moment.findings) for moment in judged_moments(engine, moments, rules, facts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,9 @@ class Moment:
     findings: tuple[Finding, ...]
 
 
-def judged_moments(engine: str, moments: Sequence[Values], rules: Sequence[ActiveRule] | None = None) -> list[Moment]:
+def judged_moments(
+    engine: str, moments: Sequence[Values], rules: Sequence[ActiveRule] | None = None, facts: Mapping[str, str] = NOTHING
+) -> list[Moment]:
     """The same with everything that was judged, for what is exported of it."""
     wanted = rules or active()
     judged: Judged | None = None
@@ -88,7 +93,7 @@ def judged_moments(engine: str, moments: Sequence[Values], rules: Sequence[Activ
             subject = Subject("t")
             judged = judge_target(_TargetMoment(now, values).view(), wanted, judged)
         else:
-            track.append(EngineState("t", engine, "m", "0", now))  # type: ignore[arg-type]  # the YAML names an engine
+            track.append(EngineState("t", engine, "m", "0", now, facts=facts))  # type: ignore[arg-type]  # the YAML names an engine
             subject = Subject("t", engine, "m", "0")
             view = View(track, Target("t", "t"), Watch(interval=STEP), read={**dict.fromkeys(_signals(), UNKNOWN), **values})
             judged = judge(view, wanted, judged)

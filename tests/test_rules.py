@@ -100,6 +100,30 @@ def test_each_reason_is_named_and_has_its_remedy(scenario: Scenario) -> None:
         assert found[0].remedy
 
 
+SETTINGS = {
+    "hicache": ("--hicache",),
+    "native-offload": ("--kv-offloading-size", "store_threshold", "--kv-events-config"),
+    "simple-offload": ("--kv-offloading-size", "--kv-events-config"),
+    "lmcache": ("LMCache", "max_local_cpu_size", "pin_timeout_sec", "PYTHONHASHSEED", "PROMETHEUS_MULTIPROC_DIR", "l2.capacity"),
+    "lmcache-server": ("LMCache", "--l1-size-gb", "--l1-read-ttl-seconds", "--eviction-trigger-watermark", "PYTHONHASHSEED", "--http-host"),
+}
+"""What only some kinds of host tier have, by the kinds that have it."""
+
+
+@pytest.mark.parametrize("scenario", [s for s in ALL if any(do.tiers for do in s.rule.remedy)], ids=lambda s: s.rule.id)
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_advice_is_about_the_host_tier_that_is_there(scenario: Scenario, kind: str) -> None:
+    """The settings of another kind are not named to an engine that says which it has; one that does not say hears of each."""
+    engine = "sglang" if kind == "hicache" else "vllm"
+    rules = [r for r in active() if r.rule.id == scenario.rule.id]
+    foreign = {word for words in SETTINGS.values() for word in words} - set(SETTINGS[kind])
+    for values in (scenario.fires, *scenario.reasons.values()):
+        told, open_ = ([a.do for a in run(engine, [values] * 40, rules, facts)[-1][0].remedy] for facts in ({"l2_kind": kind}, {}))
+        assert told
+        assert set(told) <= set(open_)
+        assert not [(word, do) for do in told for word in foreign if word in do]
+
+
 @each
 def test_says_what_is_wrong_and_what_to_do(scenario: Scenario) -> None:
     """A firing finding has evidence that satisfies its condition, a title and explanation without holes, and something to do."""

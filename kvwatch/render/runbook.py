@@ -36,5 +36,4 @@ def _section(r: ActiveRule) -> list[str]:
 
 def _only(do: Do) -> str:
     """Where the advice applies."""
-    names = [x for x in (do.engine, do.reason) if x]
-    return f" ({', '.join(names)})" if names else ""
+    return f" ({', '.join(do.only)})" if do.only else ""

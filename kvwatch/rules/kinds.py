@@ -18,6 +18,10 @@ CLEAR_HOLD = 30.0
 """An episode ends when its terms were not true for this long, or for the rule's hold if that is shorter."""
 
 
+TierKind = Literal["hicache", "lmcache", "lmcache-server", "native-offload", "simple-offload"]
+"""What engines tell as ``l2_kind``; "lmcache" is the one in the engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Say:
     """One sentence of an explanation, said where ``when`` is proven."""
@@ -32,7 +36,8 @@ class Say:
 class Do:
     """One thing to do, in the order of the list; ``because`` may carry places, too.
 
-    ``exact`` is said instead of ``do`` where all of its numbers are known; ``do`` loses those of its own that are not.
+    ``exact`` is said instead of ``do`` where all of its numbers are known; ``do`` loses those of its own that are not. ``tiers`` are the kinds
+    of host tier whose setting it is; where an engine does not tell the kind, each is said.
     """
 
     do: str
@@ -41,6 +46,12 @@ class Do:
     reason: str | None = None
     when: tuple[Node, ...] = ()
     exact: str = ""
+    tiers: tuple[TierKind, ...] = ()
+
+    @property
+    def only(self) -> tuple[str, ...]:
+        """Where it applies; empty for everywhere."""
+        return tuple(name for name in (self.engine, self.reason, *self.tiers) if name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ recomputation feed each other.
 **What to do first.** More room in L1 admits requests; a larger L2 or a storage tier behind it saves recomputation.
 """
 
-from kvwatch.remedies import CAP_DEMAND, EASE_BUDGET, RAISE_L1, WHAT_IS_FULL
+from kvwatch.remedies import CAP_DEMAND, EASE_BUDGET, RAISE_L1, WHAT_IS_FULL, larger_l2
 from kvwatch.rules.kinds import Do, Rule, Say
 from kvwatch.signals import l1, l2, latency
 
@@ -25,9 +25,7 @@ RULE = Rule(
     remedy=(
         *(Do(d.do, d.because, d.engine, when=(l1.budget_bound.is_(1),)) for d in EASE_BUDGET),
         *RAISE_L1,
-        Do("enlarge L2 with --hicache-ratio or --hicache-size", "evicted prefixes are then kept instead of computed again", engine="sglang"),
-        Do("enlarge L2 with --kv-offloading-size (GiB) or LMCache's max_local_cpu_size",
-           "evicted prefixes are then kept instead of computed again", engine="vllm"),
+        *larger_l2("evicted prefixes are then kept instead of computed again"),
         Do("put a storage tier behind L2", "what host memory cannot keep survives there"),
         *CAP_DEMAND,
     ),

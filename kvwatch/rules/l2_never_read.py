@@ -24,7 +24,11 @@ RULE = Rule(
     remedy=(
         Do("check that page or chunk sizes of engine and tier line up", "a prefix that ends inside a chunk never hits"),
         Do("route requests with the same prefix to the same replica", "each replica's L2 is its own"),
-        Do("with LMCache, start all its processes with the same PYTHONHASHSEED", "the builtin hash differs between processes otherwise"),
+        Do(
+            "with LMCache, start all its processes with the same PYTHONHASHSEED",
+            "the builtin hash differs between processes otherwise",
+            tiers=("lmcache", "lmcache-server"),
+        ),
         Do("move what changes (dates, ids) behind the shared part of prompts", "a prefix that differs early shares nothing"),
     ),
     page=__doc__ or "",

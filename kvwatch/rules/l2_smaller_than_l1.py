@@ -5,7 +5,8 @@
 **How to tell.** L2's capacity is no larger than L1's, in the same unit.
 """
 
-from kvwatch.rules.kinds import Do, Rule, Say
+from kvwatch.remedies import larger_l2
+from kvwatch.rules.kinds import Rule, Say
 from kvwatch.signals import l2
 
 RULE = Rule(
@@ -15,14 +16,7 @@ RULE = Rule(
     when=(l2.smaller,),
     title="The host tier (L2) is no larger than the pool in HBM (L1)",
     explanation=(Say("L2 holds {l2_capacity_share} what L1 holds."),),
-    remedy=(
-        Do(
-            "raise --hicache-ratio above 1, or set --hicache-size",
-            "the host tier should hold what L1 evicts beside its copies",
-            engine="sglang",
-        ),
-        Do("raise --kv-offloading-size or LMCache's max_local_cpu_size", "the host tier should hold what L1 evicts", engine="vllm"),
-    ),
+    remedy=larger_l2("the host tier should hold what L1 evicts beside its copies"),
     engines=("vllm", "sglang"),
     page=__doc__ or "",
 )

@@ -7,6 +7,7 @@ for its writers. LMCache counts such stores as requested, so its stored-token co
 loop do not count.
 """
 
+from kvwatch.remedies import larger_l2
 from kvwatch.rules.kinds import Do, Reason, Rule, Say
 from kvwatch.signals import l2
 
@@ -23,15 +24,14 @@ RULE = Rule(
         Say("It is {l2_resident_ratio} full."),
     ),
     remedy=(
-        Do("shorten LMCache's pin_timeout_sec in the engine, or --l1-read-ttl-seconds of an LMCache server",
-           "leaked pins of aborted requests hold objects until they time out", reason="pinned"),
+        Do("shorten LMCache's pin_timeout_sec", "leaked pins of aborted requests hold objects until they time out", reason="pinned",
+           tiers=("lmcache",)),
+        Do("shorten --l1-read-ttl-seconds of the LMCache server", "leaked locks of aborted requests hold objects until they time out",
+           reason="pinned", tiers=("lmcache-server",)),
         Do("look for requests aborted between lookup and load", "each leaves pins behind", reason="pinned"),
-        Do("enlarge the tier with --kv-offloading-size (GiB) or LMCache's max_local_cpu_size", "writers need room that is not pinned", engine="vllm"),
-        Do("enlarge the tier with --hicache-ratio or --hicache-size", "writers need room that is not pinned", engine="sglang"),
-        Do("enlarge the tier: --l1-size-gb of an LMCache server, max_local_cpu_size in the engine", "writers need room that is not pinned",
-           engine="lmcache"),
-        Do("lower --eviction-trigger-watermark or raise --eviction-ratio of an LMCache server", "room is then made before writers need it",
-           engine="lmcache"),
+        *larger_l2("writers need room that is not pinned"),
+        Do("lower --eviction-trigger-watermark or raise --eviction-ratio of the LMCache server", "room is then made before writers need it",
+           tiers=("lmcache-server",)),
     ),
     supersedes=("l2-write-starved",),
     page=__doc__ or "",
