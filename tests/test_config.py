@@ -148,8 +148,8 @@ def test_credentials_leave_the_url() -> None:
         ("targets: [{name: ''}]", "kvwatch.yaml:1: targets[0].name: must not be empty"),
         ("targets: [{l2: {workers: some}}]", "kvwatch.yaml:1: targets[0].l2.workers: must be a whole number"),
         ("targets: [{l2: {workers: 0}}]", "kvwatch.yaml:1: targets[0].l2.workers: must be at least 1"),
-        ("targets: [{name: a}, {l2: {from: b}}]", "kvwatch.yaml:1: targets[1].l2.from: no other target has that name; known are a"),
-        ("targets: [{name: a, l2: {from: a}}]", "kvwatch.yaml:1: targets[0].l2.from: no other target has that name"),
+        ("targets: [{name: a}, {l2: {from: b}}]", "kvwatch.yaml:1: targets[1].l2.from: no other target is named 'b'; known are a"),
+        ("targets: [{name: a, l2: {from: a}}]", "kvwatch.yaml:1: targets[0].l2.from: no other target is named 'a'"),
         ("targets:\n- name: a\n- url: b\n  name: a\n", "kvwatch.yaml:4: targets[1].name: line 2 has a target of that name already"),
         (
             "targets: [{labels: {gpu: 1}}]",

@@ -76,6 +76,18 @@ def test_a_gap_in_the_scrapes_leaves_the_change_unknown() -> None:
     assert scheduler.token_change.of(moment(*states, watch=Watch(interval=6.0))) == UNKNOWN
 
 
+def test_an_engine_that_just_began_is_not_measured_against_calm_time() -> None:
+    """It fills its batch first: for a window after a restart the change is unknown, then it is what it is."""
+
+    def after(seconds: int) -> Interval:
+        lives = [sample(at, generation_tokens=1500 + at, started=1.0) for at in (0, 15)]
+        lives += [sample(15 + at, generation_tokens=at, started=20.0) for at in range(5, seconds + 1, 5)]
+        return scheduler.token_change.of(moment(*lives, baseline=calm_time(rate=10.0)))
+
+    assert after(60) == UNKNOWN
+    assert after(65) == exactly(0.1)
+
+
 def test_requests_against_calm_time() -> None:
     """Running now against running then; unknown without either."""
     assert scheduler.running_change.of(window(running=6)) == exactly(1.5)

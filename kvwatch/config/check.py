@@ -158,7 +158,8 @@ def _targets(document: Document, *, need_urls: bool) -> Iterator[Problem]:
         others = [name for other, name in enumerate(found) if other != index]
         if isinstance(source, str) and source not in others:
             hint = _hint(source, others) if others else ""
-            yield Problem(document.line((*path, "l2", "from")), f"{_dotted((*path, 'l2', 'from'))}: no other target has that name{hint}")
+            tied: Path = (*path, "l2", "from")
+            yield Problem(document.line(tied), f"{_dotted(tied)}: no other target is named '{source}'{hint}")
         if need_urls and target.get("url") is None:
             yield Problem(document.line(path), f"{_dotted((*path, 'url'))}: is needed")
 

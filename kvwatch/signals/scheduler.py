@@ -65,11 +65,12 @@ def _recent_token_rate(view: View) -> Interval:
 
 
 def _token_change(view: View) -> Interval:
-    """The token rate of the last moments against calm time; unknown while a gap in the scrapes lies in it."""
-    base, span = view.baseline.token_rate(), view.recent(15.0)
+    """The token rate of the last moments against calm time; unknown while a gap in the scrapes lies in it, and for a window after a restart."""
+    base, span, born = view.baseline.token_rate(), view.recent(15.0), view.track.restarted_at
     steps = [b.at - a.at for a, b in zip(span.frames, span.frames[1:], strict=False)]
     rate = _recent_token_rate(view)
-    if base.lo <= 0 or not rate.known or any(s > view.watch.stale_seconds for s in steps):
+    warming = born is not None and view.now - born < view.watch.window  # an engine that just began fills its batch first
+    if base.lo <= 0 or not rate.known or warming or any(s > view.watch.stale_seconds for s in steps):
         return UNKNOWN
     return rate / base
 
