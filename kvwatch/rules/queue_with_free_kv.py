@@ -28,7 +28,7 @@ RULE = Rule(
         Say("{requests_queued} waiting, {requests_running} running, and only {l1_full_used_ratio} of the KV pool is used."),
         Say("As many requests run as the engine allows.", reason="sequence-cap"),
         Say("The state slots are {l1_side_used_ratio} used: each running sequence needs one.", reason="state-slots"),
-        Say("{requests_deferred} of them were put aside for a grammar, an adapter or KV from a lower tier.", reason="deferred",
+        Say("Of these, {requests_deferred} were put aside for a grammar, an adapter or KV from a lower tier.", reason="deferred",
             when=(scheduler.deferred > 0,)),
         Say("All slots for adapters are taken, so a request that needs another one waits.", when=(scheduler.adapter_slots >= 1.0,)),
         Say("Each step is full of tokens ({step_fill_ratio} of its budget).", reason="token-budget"),
