@@ -18,7 +18,7 @@ def page_of(rule_id: str) -> str | None:
         return None
     page = rule.page.strip().replace("**", "").replace("`", "")
     lines = [f"{rule.id}  ({rule.severity}, holds {_hold(rule)})", "", page, "", "It rests on:"]
-    lines += [f"  {term_text(term)}" for term in dict.fromkeys(rule.terms())]
+    lines += [f"  {term_text(term, term.limit)}" for term in dict.fromkeys(rule.terms())]
     if rule.reasons:
         lines.append(f"Reasons: {', '.join(r.name for r in rule.reasons)}")
     if rule.causes:
@@ -36,15 +36,12 @@ def _advice(do: Do) -> str:
 
 
 def _hold(rule: Rule) -> str:
-    return ", ".join([duration(rule.hold) if rule.hold else "0 s", *(f"{e} {duration(s)}" for e, s in rule.holds.items())])
+    return ", ".join([duration(rule.hold), *(f"{e} {duration(s)}" for e, s in rule.holds.items())])
 
 
-def term_text(term: Term, limit: float | None = None) -> str:
+def term_text(term: Term, limit: float) -> str:
     """One comparison with what its signal means."""
-    unit = term.signal.unit
-    value = term.limit if limit is None else limit
-    shown = number(value, unit) if unit != "condition" else f"{value:g}"
-    return f"{term.signal.name} {term.op} {shown}: {term.signal.help}"
+    return f"{term.signal.name} {term.op} {number(limit, term.signal.unit)}: {term.signal.help}"
 
 
 def table(rules: Sequence[ActiveRule]) -> str:
@@ -52,10 +49,8 @@ def table(rules: Sequence[ActiveRule]) -> str:
     width = max(len(r.rule.id) for r in rules)
     lines = []
     for r in rules:
-        hold = r.hold_for(None)
         lines.append(
-            f"{r.rule.id:{width}}  {r.rule.severity:8}  {duration(hold) if hold else '0 s':>6}  "
-            + " and ".join(_node(n, r) for n in r.rule.when)
+            f"{r.rule.id:{width}}  {r.rule.severity:8}  {duration(r.hold_for(None)):>6}  " + " and ".join(_node(n, r) for n in r.rule.when)
         )
         inner = [t for n in r.rule.when if isinstance(n, Condition) for t in leaves(n) if t.signal.unit != "condition"]
         if inner:
@@ -70,8 +65,7 @@ def _node(node: Node, r: ActiveRule) -> str:
 
 
 def _limit(term: Term, r: ActiveRule) -> str:
-    value = term.limit_in(r.limits)
-    return f"{value:g}" if term.signal.unit == "condition" else number(value, term.signal.unit)
+    return number(term.limit_in(r.limits), term.signal.unit)
 
 
 def as_json(rules: Sequence[ActiveRule]) -> list[Json]:

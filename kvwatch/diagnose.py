@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from kvwatch.finding import Finding, Severity, Subject
 from kvwatch.judge import Episode, Judged
+from kvwatch.model import rank_number
 from kvwatch.quantity import Interval
 from kvwatch.rules import RULES
 from kvwatch.rules.kinds import ActiveRule, Rule
@@ -20,7 +21,7 @@ WORST: Mapping[Severity, int] = {"critical": 2, "warning": 1, "info": 0}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A subject and what was judged of it; ``now`` is the moment its age is counted to."""
+    """A subject and what was judged of it."""
 
     subject: Subject
     judged: Judged
@@ -140,9 +141,9 @@ def _rank(rule_id: str) -> tuple[int, str]:
 def _roots_first(live: Sequence[Finding]) -> list[Finding]:
     """The root of the worst that fires first, then of the worst that may fire; each followed by its effects."""
 
-    def order(f: Finding) -> tuple[int, int, str, str, str, str]:
+    def order(f: Finding) -> tuple[int, int, str, int, str, str, str]:
         s = f.subject
-        return (-WORST[f.severity], f.status != "firing", s.target, s.rank or "", s.model or "", f.rule)
+        return (-WORST[f.severity], f.status != "firing", s.target, rank_number(s.rank or ""), s.rank or "", s.model or "", f.rule)
 
     effects = _Effects.among(live)
 

@@ -95,8 +95,7 @@ def judge(view: View, rules: Sequence[ActiveRule], before: Judged | None) -> Jud
 def judge_target(view: TargetView, rules: Sequence[ActiveRule], before: Judged | None) -> Judged:
     """Judge a target's newest turn."""
     values = {s.name: s.of(view) for s in TARGET_SIGNALS} | {c.name: truth(holds(c, view, {})) for c in TARGET_CONDITIONS}
-    words = {name: prose(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known}
-    words |= {"url": view.target.url}
+    words = _numbers(values) | {"url": view.target.url}
     error = view.last.error
     if error is not None:
         words |= {"failure_reason": error.reason.replace("_", " "), "failure_detail": error.detail}
@@ -113,11 +112,15 @@ def judge_target(view: TargetView, rules: Sequence[ActiveRule], before: Judged |
 
 def _words(view: View, values: Mapping[str, Interval]) -> dict[str, str]:
     """The words sentences may use: every known signal, and what the engine says of itself."""
-    words = {name: prose(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known or value.exact is not None}
-    words |= {name: text for name, text in view.state.facts.items() if text}
+    words = _numbers(values) | {name: text for name, text in view.state.facts.items() if text}
     if view.state.implausible:
         words["implausible_names"] = ", ".join(f"{name} = {value:g}" for name, value in view.state.implausible)
     return words
+
+
+def _numbers(values: Mapping[str, Interval]) -> dict[str, str]:
+    """What is known of each signal, as it is written in a sentence."""
+    return {name: prose(value, UNITS.get(name, "condition")) for name, value in values.items() if value.known}
 
 
 def _carry_on(  # noqa: PLR0913, PLR0917  the moment and what was open before it

@@ -115,9 +115,9 @@ class OwnerKey:
 _LONGEST_RANK = 9
 
 
-def rank_number(rank: str) -> int | None:
-    """A rank as a number, to sort by; None where it is none, or longer than any number of ranks."""
-    return int(rank) if len(rank) <= _LONGEST_RANK and rank.isdecimal() else None
+def rank_number(rank: str) -> int:
+    """A rank as a number, to sort by; 0, the only one there may be, where it is none or longer than any number of ranks."""
+    return int(rank) if len(rank) <= _LONGEST_RANK and rank.isdecimal() else 0
 
 
 COUNTERS: Mapping[str, str] = {

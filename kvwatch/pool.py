@@ -113,6 +113,13 @@ class Pool:
             measured,
         )
 
+    def restated(self, told_by: str, **parts: Interval) -> Pool:
+        """A pool of the same capacity with these parts, told by something more than its source; itself where they cannot all be true."""
+        try:
+            return Pool.of(self.tier, self.pool, self.unit, capacity=self.capacity, source=f"{self.source}; {told_by}", **parts)
+        except Contradiction:
+            return self
+
 
 def _scaled(ratio: Interval, capacity: Interval) -> Interval:
     """What a ratio says about the amount; a bound only as good as the capacity."""

@@ -180,16 +180,15 @@ def _window(o: OwnerSnapshot) -> Json:
 
 
 def _pool(p: Pool) -> dict[str, Json]:
-    held = p.held if p.measured else UNKNOWN
     return {
         "tier": p.tier,
         "pool": p.pool,
         "unit": p.unit,
         "capacity": quantity(p.capacity),
-        "used": quantity(p.used) if p.used.exact is None or p.measured else None,
+        "used": quantity(p.used),
         "evictable": quantity(p.evictable),
         "available": quantity(p.available),
-        "held": quantity(held),
+        "held": quantity(p.held),
         "reclaimable": quantity(p.reclaimable),
         "resident": quantity(p.resident),
         "used_ratio": quantity(p.used_ratio),

@@ -211,8 +211,7 @@ class Store:
 
 
 def _by_rank(key: OwnerKey) -> tuple[str, str, int, str]:
-    number = rank_number(key.rank)
-    return (key.engine, key.model or "", -1 if number is None else number, key.rank)
+    return (key.engine, key.model or "", rank_number(key.rank), key.rank)
 
 
 def _keep_episodes(judged: Judged, rules: set[str]) -> Judged:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 
 from kvwatch.diagnose import Incident, incidents
 from kvwatch.finding import Finding, Subject
-from kvwatch.quantity import UNKNOWN, ZERO, Interval
+from kvwatch.quantity import UNKNOWN, ZERO
 from kvwatch.store import OwnerSnapshot, Snapshot
 from kvwatch.wording import number, prose
 
@@ -38,8 +37,9 @@ def summary(snapshot: Snapshot, found: Sequence[Finding], fresh: Sequence[OwnerS
 
 def _queued(fresh: Sequence[OwnerSnapshot]) -> str:
     """How many requests wait at all engines; an LMCache server has no queue."""
-    queued = functools.reduce(Interval.__add__, (o.state.waiting for o in fresh if o.state.engine != "lmcache"), ZERO)
-    if not queued.known or all(o.state.engine == "lmcache" for o in fresh):
+    queues = [o.state.waiting for o in fresh if o.state.engine != "lmcache"]
+    queued = sum(queues, ZERO)
+    if not queues or not queued.known:
         return ""
     return ", 1 request waits" if queued.exact == 1 else f", {prose(queued, 'requests')} requests wait"
 

@@ -41,7 +41,7 @@ class EventSource:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Which optional endpoints beside /metrics may be asked. ``events`` None means find them by asking the engine."""
+    """Which optional endpoints beside /metrics may be asked; without an ``event_source`` the engine is asked who publishes its events."""
 
     loads: bool = True
     server_info: bool = True

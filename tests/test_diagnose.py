@@ -229,6 +229,12 @@ def test_the_worst_root_comes_first() -> None:
     ]  # fmt: skip
 
 
+def test_ranks_are_told_in_the_order_of_their_numbers() -> None:
+    """So that the first of many is the one to look at: 9 before 10."""
+    shown = findings([case({"l1-saturated": HELD}, rank=rank) for rank in ("10", "9")], active())
+    assert [f.subject.rank for f in shown] == ["9", "10"]
+
+
 def test_a_root_is_as_bad_as_its_effects() -> None:
     """The verdict is critical for an effect of a warning: that warning is the one on top, not the first by name."""
     shown = findings([case({"scrape-slow": HELD}, target="a"), case({"rank-imbalance": HELD, "l1-saturated": HELD}, target="b")], active())

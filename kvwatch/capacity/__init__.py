@@ -70,7 +70,7 @@ class KvShape:
     def sequence_bytes(self, length: int) -> int:
         """Bytes of a sequence of ``length`` tokens: windows hold what they hold; an unknown state is left out."""
         tokens = sum((self._layer_bytes(layer) * layer.tokens_of(length) for layer in self.layers), Fraction(0))
-        return math.ceil(tokens + sum(layer.state_bytes or 0 for layer in self.layers))
+        return math.ceil(tokens + sum(layer.state_bytes for layer in self.layers if layer.state_bytes is not None))
 
     def stages(self, tp: int = 1, pp: int = 1) -> tuple[KvShape, ...]:
         """What one GPU of each pipeline stage keeps.

@@ -123,7 +123,7 @@ def split(exposition: Exposition) -> Mapping[Owner, Series]:
     families = tuple(_families(exposition))
     schedulers = {place for family in families if family.world is World.SCHEDULER for place in family.places}
     found = {place.owner for place in schedulers} or {p.owner for f in families if f.world is World.REQUEST for p in f.places}
-    everyone = tuple(sorted(found, key=lambda o: (o.model or "", _number(o.rank), o.rank)))
+    everyone = tuple(sorted(found, key=lambda o: (o.model or "", rank_number(o.rank), o.rank)))
     # Several ranks that begin with tensor-parallel rank 0 are plain replicas: under DP attention only one does.
     replicas = len({place.owner for place in schedulers if place.rank[0] == 0}) > 1
     shares = {owner: _Share() for owner in everyone}
@@ -171,7 +171,9 @@ def _families(exposition: Exposition) -> Iterator[_Family]:
 
 
 def _place(labels: Mapping[str, str]) -> _Place:
-    return _Place(Owner(labels.get("model_name"), labels.get("dp_rank", "0")), tuple(_number(labels.get(label, "0")) for label in RANKS))
+    return _Place(
+        Owner(labels.get("model_name"), labels.get("dp_rank", "0")), tuple(rank_number(labels.get(label, "0")) for label in RANKS)
+    )
 
 
 def _series(share: _Share, owners: int, schedulers: int, merged: frozenset[str]) -> Series:
@@ -249,7 +251,3 @@ def _fuller(name: str, samples: Sequence[Sample]) -> Sample:
     readable = [s for s in samples if not math.isnan(s.value)]
     choose = min if name.endswith(FREE) else max
     return choose(readable, key=lambda s: s.value) if readable else samples[0]
-
-
-def _number(text: str) -> int:
-    return rank_number(text) or 0

@@ -72,7 +72,7 @@ class ServerInfo:
 
     def cap(self, rank: str) -> float | None:
         """Most running requests of a data-parallel rank."""
-        index = rank_number(rank) or 0
+        index = rank_number(rank)
         own = self.running_caps[index] if index < len(self.running_caps) else None
         return self.running_cap if own is None else own
 

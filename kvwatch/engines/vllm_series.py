@@ -44,7 +44,7 @@ class Origin(NamedTuple):
     def order(self) -> tuple[str, int, str, str]:
         """Model, then rank by number, then replica."""
         engine = self.engine or "0"
-        return self.model or "", rank_number(engine) or 0, engine, self.replica or ""
+        return self.model or "", rank_number(engine), engine, self.replica or ""
 
     def fits(self, other: Origin) -> bool:
         """Whether both may speak of one engine: nothing said by both differs."""

@@ -75,17 +75,16 @@ def _alerts(r: ActiveRule, site: Site) -> Iterator[dict[str, object]]:
     """One alert, or one for each hold where engines differ."""
     engines = {} if r.hold is not None else r.rule.holds
     if not engines:
-        yield _alert(r, site, None)
+        yield _alert(r, site)
         return
     others = "|".join(engines)
-    yield _alert(r, site, f'engine!~"{others}"')
+    yield _alert(r, site, only=f'engine!~"{others}"')
     for engine in engines:
-        yield _alert(r, site, f'engine="{engine}"')
+        yield _alert(r, site, engine, only=f'engine="{engine}"')
 
 
-def _alert(r: ActiveRule, site: Site, only: str | None) -> dict[str, object]:
+def _alert(r: ActiveRule, site: Site, engine: str | None = None, *, only: str | None = None) -> dict[str, object]:
     rule = r.rule
-    engine = only.split('"')[1] if only is not None and "=" in only and "!" not in only else None
     hold, clear = r.hold_for(engine), r.clear_hold_for(engine)
     alert: dict[str, object] = {"alert": alert_name(rule.id), "expr": _expr(r, site, clear, only)}
     if hold:

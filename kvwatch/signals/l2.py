@@ -7,7 +7,7 @@ import itertools
 from kvwatch.history import Frame, Span, Track
 from kvwatch.model import EngineState
 from kvwatch.pool import Pool
-from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly, truth
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly, maybe, truth
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -58,13 +58,11 @@ def _in_tokens(pool: Pool, state: EngineState) -> Interval:
 
 
 def _written(view: View) -> Interval:
-    grown = view.l2_increase(*WRITTEN, "l2_stores_done")
-    return UNKNOWN if grown is None else exactly(grown)
+    return maybe(view.l2_increase(*WRITTEN, "l2_stores_done"))
 
 
 def _read(view: View) -> Interval:
-    grown = view.l2_increase(*READ, "l2_hit_tokens")
-    return UNKNOWN if grown is None else exactly(grown)
+    return maybe(view.l2_increase(*READ, "l2_hit_tokens"))
 
 
 def _write_share(view: View) -> Interval:
@@ -231,8 +229,7 @@ def _fetching(view: View) -> Interval:
 
 
 def _l3_failures(view: View) -> Interval:
-    grown = view.l2_increase("l3_load_failures")
-    return UNKNOWN if grown is None else exactly(grown)
+    return maybe(view.l2_increase("l3_load_failures"))
 
 
 present = Signal("l2_present", "condition", "a host tier is configured", _present)

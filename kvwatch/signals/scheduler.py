@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kvwatch.history import Frame, Track
 from kvwatch.model import EngineName
-from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly, truth
+from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly, maybe, truth
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -157,8 +157,7 @@ def _preemption_rate(view: View) -> Interval:
 
 
 def _preemptions(view: View) -> Interval:
-    grown = view.window().increase("preemptions")
-    return UNKNOWN if grown is None else exactly(grown)
+    return maybe(view.window().increase("preemptions"))
 
 
 def _preempted_share(view: View) -> Interval:
@@ -184,8 +183,7 @@ def _reserve_ratio(view: View) -> Interval:
 
 
 def _generated(view: View) -> Interval:
-    made = view.state.counters.get("generation_tokens")
-    return UNKNOWN if made is None else exactly(made)
+    return maybe(view.state.counters.get("generation_tokens"))
 
 
 def _mean_sequence(view: View) -> Interval:
@@ -259,8 +257,7 @@ def _more_sequences(view: View) -> Interval:
 
 
 def _rejected(view: View) -> Interval:
-    grown = view.window().increase("rejected_requests")
-    return UNKNOWN if grown is None else exactly(grown)
+    return maybe(view.window().increase("rejected_requests"))
 
 
 running_change = Signal("running_change", "times", "running requests against calm time", _running_change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
+from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly, maybe
 from kvwatch.signals import l1, scheduler
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
@@ -26,10 +26,7 @@ def _peers_tokenless(view: View) -> Interval | None:
 
 def _peers_busy(view: View) -> Interval:
     """Requests running on the peers."""
-    total = ZERO
-    for track in view.peers:
-        total = total + track.frames[-1].state.running
-    return total
+    return sum((track.frames[-1].state.running for track in view.peers), ZERO)
 
 
 def _sum(view: View, names: tuple[str, ...]) -> Interval:
@@ -37,10 +34,7 @@ def _sum(view: View, names: tuple[str, ...]) -> Interval:
     known = [view.state.gauges[n] for n in names if n in view.state.gauges]
     if not known and view.state.facts.get("role") != "unified":
         return UNKNOWN
-    total = ZERO
-    for q in known:
-        total = total + q
-    return total
+    return sum(known, ZERO)
 
 
 def _grown(view: View, names: tuple[str, ...]) -> Interval:
@@ -71,8 +65,7 @@ def _decode_growth(view: View) -> Interval:
 
 
 def _transfer_failures(view: View) -> Interval:
-    grown = view.window().increase("transfer_failures")
-    return UNKNOWN if grown is None else exactly(grown)
+    return maybe(view.window().increase("transfer_failures"))
 
 
 peers_tokenless = Signal(

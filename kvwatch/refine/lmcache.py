@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kvwatch.model import EngineState
-from kvwatch.pool import Contradiction, Pool
-from kvwatch.quantity import TRUE, Interval
+from kvwatch.quantity import TRUE, ZERO
 
 WATERMARK = 0.8
 """Usage at which the loop asks for room (--eviction-trigger-watermark); a lower setting is not exported."""
@@ -50,18 +49,8 @@ def with_locks(state: EngineState, since: Rounds | None) -> EngineState:
     now, pool = rounds_of(state), state.pool("l2", "kv")
     if now is None or since is None or pool is None or now.asked - since.asked < LEAST_ROUNDS:
         return state
-    try:
-        locked = Pool.of(
-            pool.tier,
-            pool.pool,
-            pool.unit,
-            capacity=pool.capacity,
-            used=pool.resident,
-            resident=pool.resident,
-            evictable=Interval(0.0, 0.0),
-            source=f"{pool.source}; used by evictions asked for in vain",
-        )
-    except Contradiction:
+    locked = pool.restated("used by evictions asked for in vain", used=pool.resident, resident=pool.resident, evictable=ZERO)
+    if locked is pool:
         return state
     pools = tuple(locked if p is pool else p for p in state.pools)
     return replace(state, pools=pools, gauges={**state.gauges, "l2_pinned_ratio": TRUE})

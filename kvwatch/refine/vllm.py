@@ -1,25 +1,17 @@
-"""What one scrape cannot tell: which free blocks of vLLM hold cache, how full its host tier is, what locks an LMCache server has. Pure.
-
-Scrapes of one engine are taken in order, with what its KV events told up to then where somebody listens to them; each state comes
-back with the narrowest split that is proven, and a best guess beside it.
-"""
+"""vLLM's pools told apart: which free blocks hold cache, and how full the host tier is, by KV events or by what was computed. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from kvwatch.events.estimate import Estimate, estimate
+from kvwatch.events.estimate import Estimate
 from kvwatch.events.ledger import LedgerView
-from kvwatch.events.memory import PoolMemory, PoolReading
-from kvwatch.locks import Rounds, carried_on, rounds_of, with_locks
-from kvwatch.model import EngineState, Outcome, OwnerKey
-from kvwatch.pool import Contradiction, Guess, Pool
+from kvwatch.events.memory import PoolReading
+from kvwatch.model import EngineState
+from kvwatch.pool import Guess, Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, exactly
 
-ViewOf = Callable[[str, float], LedgerView | None]
-"""What the events of a rank told up to a time of the caller's clock; None where nobody listens."""
 ENOUGH_CHUNKS = 16
 """Chunks the host tier must have stored before their mean size is believed."""
 SIZE_SLACK = 0.05
@@ -33,48 +25,7 @@ SOURCES = {
 }
 
 
-def no_events(_rank: str, _at: float) -> LedgerView | None:
-    """Nobody listens."""
-    return None
-
-
-@dataclass(slots=True)
-class Refiner:
-    """The memory of one target's pools; one turn at a time."""
-
-    memories: dict[OwnerKey, PoolMemory] = field(default_factory=dict)
-    rounds: dict[OwnerKey, Rounds | None] = field(default_factory=dict)
-
-    def refine(self, outcome: Outcome, view_of: ViewOf = no_events) -> Outcome:
-        """Narrow the pools of one outcome; ``view_of`` is asked for the moment the scrape was answered."""
-        if not outcome.ok:
-            return outcome
-        answered = outcome.at + outcome.duration
-        return replace(outcome, states=tuple(self._refined(s, view_of, answered) for s in outcome.states))
-
-    def _refined(self, state: EngineState, view_of: ViewOf, answered: float) -> EngineState:
-        if state.engine == "vllm":
-            return self._refine(state, view_of(state.rank, answered))
-        if state.engine == "lmcache":
-            self.rounds[state.owner] = since = carried_on(rounds_of(state), self.rounds.get(state.owner))
-            return with_locks(state, since)
-        return state
-
-    def _refine(self, state: EngineState, view: LedgerView | None) -> EngineState:
-        pool, reading = state.pool("l1", "full"), _reading(state)
-        if pool is None or reading is None:
-            self.memories.pop(state.owner, None)
-            return state
-        before = self.memories.get(state.owner)
-        memory = PoolMemory.begin(reading, view) if before is None else before.step(reading, view)
-        self.memories[state.owner] = memory
-        if state.asleep:
-            return state
-        split = _split(pool, reading, estimate(memory, view))
-        return replace(state, pools=tuple(split if p is pool else _host(p, state, view) if p.tier == "l2" else p for p in state.pools))
-
-
-def _reading(state: EngineState) -> PoolReading | None:
+def pool_reading(state: EngineState) -> PoolReading | None:
     """The state as the block pool counts; None where the number of blocks or the usage is not sure."""
     pool, blocks, size = (
         state.pool("l1", "full"),
@@ -113,7 +64,7 @@ def _reading(state: EngineState) -> PoolReading | None:
     )
 
 
-def _split(pool: Pool, reading: PoolReading, found: Estimate) -> Pool:
+def split_pool(pool: Pool, reading: PoolReading, found: Estimate) -> Pool:
     """The pool with its free blocks told apart; the pool as it was where that contradicts what is measured."""
     if pool.capacity.exact is None or not pool.measured:
         return pool
@@ -121,43 +72,29 @@ def _split(pool: Pool, reading: PoolReading, found: Estimate) -> Pool:
     guess = None
     if found.evictable_guess is not None and found.available_guess is not None:
         guess = Guess(found.evictable_guess * tokens.lo, found.available_guess * tokens.lo, SOURCES[found.method])
-    try:
-        split = Pool.of(
-            pool.tier,
-            pool.pool,
-            pool.unit,
-            capacity=pool.capacity,
-            used=pool.used,
-            used_ratio=pool.used_ratio,
-            held=pool.held,
-            evictable=found.evictable * tokens,
-            available=found.available * tokens,
-            source=f"{pool.source}; evictable by {SOURCES[found.method]}",
-        )
-    except Contradiction:
-        return pool
-    return replace(split, guess=guess)
+    split = pool.restated(
+        f"evictable by {SOURCES[found.method]}",
+        used=pool.used,
+        used_ratio=pool.used_ratio,
+        held=pool.held,
+        evictable=found.evictable * tokens,
+        available=found.available * tokens,
+    )
+    return pool if split is pool else replace(split, guess=guess)
 
 
-def _host(pool: Pool, state: EngineState, view: LedgerView | None) -> Pool:
+def host_pool(pool: Pool, state: EngineState, view: LedgerView | None) -> Pool:
     """The host tier with what its own events say it holds."""
     if view is None or view.open or not view.cpu.known:
         return pool
     per_block = _host_block(pool, state, view)
     if per_block is None:
         return pool
-    try:
-        return Pool.of(
-            pool.tier,
-            pool.pool,
-            pool.unit,
-            capacity=pool.capacity,
-            used=pool.used if pool.used.exact is None else Interval(0.0, pool.used.hi),
-            resident=(view.cpu * per_block).capped(pool.capacity.hi),
-            source=f"{pool.source}; resident by KV events of the host tier",
-        )
-    except Contradiction:
-        return pool
+    return pool.restated(
+        "resident by KV events of the host tier",
+        used=pool.used if pool.used.exact is None else Interval(0.0, pool.used.hi),
+        resident=(view.cpu * per_block).capped(pool.capacity.hi),
+    )
 
 
 def _host_block(pool: Pool, state: EngineState, view: LedgerView) -> Interval | None:
