@@ -15,7 +15,7 @@ help:
 	@echo "make test      lint, rendered files up to date, tests"
 	@echo "make lint      ruff, mypy, import directions"
 	@echo "make render    write alerts, dashboards, runbook and tables anew"
-	@echo "make pictures  the README's pictures, taken anew from the demo"
+	@echo "make pictures  the README's pictures, taken anew from the demo with Chromium and Prometheus"
 	@echo "make bench     what kvwatch costs"
 	@echo "make cases     the acceptance cases in CASES=$(CASES)"
 	@echo "make evaluate  verdicts against the recordings in CAPTURES=$(CAPTURES) and RECORDINGS=FOLDERS"

@@ -31,7 +31,7 @@ LIFE_COUNTERS = ("prompt_tokens", "generation_tokens", "finished_requests", "l1_
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One sample of one owner: what it said, in which life (``epoch``), and the signals read from it then.
+    """One sample of one owner: what it said, in which life (``epoch``), and the signals that are kept of it for the page.
 
     ``counters`` and ``histograms`` are those of the sample, and the last ones of this life in the place of any that it lacks: a series
     that pauses for a scrape (a NaN, a line that cannot be read) is not born anew. ``first_tokens`` are those of this life so far, none
@@ -71,8 +71,7 @@ class Baseline:
     """What calm time with traffic looked like: bucket increases of first tokens, and mean rates.
 
     ``scrapes`` and ``seconds`` say how much history stands behind it. ``running``, ``sequences`` and ``resident`` are requests and tokens
-    times seconds. Counts are halved when they grow large, so that the baseline
-    follows a slow drift without forgetting a night.
+    times seconds. Counts are halved when they grow large, so that the baseline follows a slow drift without forgetting a night.
     """
 
     identity: str = ""
@@ -299,7 +298,7 @@ class Track:
             self.frames[i] = self.frames[i].lightened()
 
     def keep(self, values: Mapping[str, Interval]) -> None:
-        """Keep the signals read from the newest sample."""
+        """Keep signals of the newest sample."""
         self.frames[-1] = replace(self.frames[-1], values=values)
 
     def learn(self) -> None:

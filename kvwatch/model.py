@@ -66,8 +66,8 @@ class EngineState:
     capacity, configuration). Request counts are intervals because a gauge can be ambiguous.
     ``counters``, ``gauges``, ``histograms`` and ``facts`` are keyed by the names of ``COUNTERS``,
     ``GAUGES``, ``HISTOGRAMS`` and ``FACTS``; a key that is absent is unknown. A counter the engine file
-    knows to be 0 although its series is not born yet is present with 0. ``joined`` is true where first tokens and ends of requests are
-    those of all owners of the target together.
+    knows to be 0 although its series is not born yet is present with 0. ``joined`` is true where first
+    tokens and ends of requests are those of all owners of the target together.
     """
 
     target: str

@@ -18,7 +18,7 @@ from kvwatch.signals import SIGNALS
 from kvwatch.target import Target
 from kvwatch.view import TargetView, View, Watch
 
-KEPT_SIGNALS = tuple(s for s in SIGNALS if s.kept)
+KEPT = tuple(s.name for s in SIGNALS if s.kept)
 
 GpuMapping = Callable[[Target, GpuReading | None, int], tuple[GpuState, ...] | None]
 """Which GPUs are proven to be a target's engine's, given how many engines there are; None when unknown."""
@@ -135,18 +135,13 @@ class Store:
             del record.tracks[key]
             record.judged.pop(key, None)
         gpus = self._gpus_for(record)
-        views = [
-            View(record.tracks[s.owner], record.target, self._watch, (), self._server(record, s, outcome.at), gpus) for s in outcome.states
-        ]
-        for view in views:  # before anybody is judged: ranks of one page look at each other's newest sample
-            view.track.keep({s.name: s.of(view) for s in KEPT_SIGNALS})
-        for view in views:
-            key = view.track.key
-            view.peers = self._peers(key, outcome.at)
-            judged = judge(view, self._rules, record.judged.get(key))
-            record.judged[key] = judged
+        for state in outcome.states:
+            key, track = state.owner, record.tracks[state.owner]
+            view = View(track, record.target, self._watch, self._peers(key, outcome.at), self._server(record, state, outcome.at), gpus)
+            record.judged[key] = judged = judge(view, self._rules, record.judged.get(key))
+            track.keep({name: judged.values[name] for name in KEPT})
             if judged.calm:
-                view.track.learn()
+                track.learn()
 
     def _old(self, then: float, now: float) -> bool:
         return now - then > self._watch.stale_seconds

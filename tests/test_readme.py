@@ -1,4 +1,4 @@
-"""The manual says what is so: its commands parse, its example is what kvwatch prints, its links lead somewhere, no setting is left out."""
+"""The manual says what is so: its commands parse, its example is what kvwatch prints, its links lead somewhere, nothing is left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import pytest
 
 from kvwatch.command_line import build_parser
 from kvwatch.config import ENVIRONMENT, describe, load
-from kvwatch.rules import RULES, names
+from kvwatch.metrics import families
+from kvwatch.model import GpuReading, NvmlState
+from kvwatch.report import verdict
+from kvwatch.rules import RULES, active, names
+from kvwatch.signals import SIGNALS
+from kvwatch.store import Store
+from kvwatch.view import Watch
 from tests.terminal import on_a_terminal
 
 ROOT = Path(__file__).parent.parent
@@ -68,9 +74,28 @@ def test_no_setting_is_left_out() -> None:
     assert [name for name in named if name not in README] == []
 
 
+def test_no_series_is_left_out() -> None:
+    """Every family that /metrics may have is in the manual; those of the ends of a range stand beside what they are the ends of."""
+    store = Store([], Watch(), active())
+    store.set_gpus(GpuReading(0.0, NvmlState("ok")))
+    found = {family.name for family in families(verdict(store.snapshot(0.0), active()), gpu_processes=True)}
+    ends = {f"kvwatch_{s.name}_{end}" for s in SIGNALS if s.bounded for end in ("min", "max")}
+    named = {name.removesuffix("_total") for name in re.findall(r"`(kvwatch_\w+)", README)}
+    assert found - ends <= named
+    assert named <= found, "a series that is not exported"
+
+
 def test_no_rule_is_invented() -> None:
     """What the manual asks to be explained can be."""
     assert {*re.findall(r"kvwatch explain ([\w-]+)", README)} <= {*RULES}
+
+
+def test_every_module_has_its_place_in_the_house() -> None:
+    """The picture for those who work on kvwatch names each once, and none that is not there."""
+    (picture,) = (text for _, text in BLOCKS.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    named = [word.removesuffix("/") for line in picture.splitlines() for word in line[:42].split()]
+    modules = [p.stem for p in (ROOT / "kvwatch").iterdir() if (p.suffix == ".py" and p.stem[0] != "_") or (p / "__init__.py").is_file()]
+    assert sorted(named) == sorted(modules)
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from kvwatch.config import ENVIRONMENT, describe
 from kvwatch.render import Site
 from kvwatch.signals import CONDITIONS, SIGNALS, TARGET_CONDITIONS, TARGET_SIGNALS
+from kvwatch.signals.kinds import Signal, TargetSignal
 from kvwatch.wording import duration
 
 PATH = "README.md"
@@ -41,9 +42,9 @@ def _settings(_site: Site) -> str:
 
 
 def _metrics(_site: Site) -> str:
-    rows = [f"| `kvwatch_{s.name}` | {s.unit} | {s.help} |" for s in SIGNALS]
-    rows += [f"| `kvwatch_{s.name}` | {s.unit} | {s.help} |" for s in TARGET_SIGNALS]
-    rows += [f"| `kvwatch_{c.name}` | 0 or 1 | {c.help} |" for c in (*CONDITIONS, *TARGET_CONDITIONS)]
+    signals: tuple[Signal | TargetSignal, ...] = (*SIGNALS, *TARGET_SIGNALS)
+    rows = [f"| `kvwatch_{s.name}`{', `_min`, `_max`' if s.bounded else ''} | {s.unit} | {s.help} |" for s in signals]
+    rows += [f"| `kvwatch_{c.name}{'{reason}' if c.labels else ''}` | condition | {c.help} |" for c in (*CONDITIONS, *TARGET_CONDITIONS)]
     return "\n".join(["| series | unit | meaning |", "|---|---|---|", *rows])
 
 

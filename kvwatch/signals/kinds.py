@@ -25,8 +25,7 @@ class Signal:
     """A named number about a pool owner.
 
     ``read`` gives None where there is no such thing (no host tier, no SLO, no peer): nothing is exported then, and no comparison holds.
-    ``kept`` ones stay in the history, for the page and for rules that look back. ``bounded`` ones are often known only as an interval; they
-    are exported with ``_min`` and ``_max`` beside the exact value, and those are what their alerts compare.
+    ``kept`` ones stay in the history, for the page. ``bounded`` ones are often known only as an interval; they are exported with ``_min`` and ``_max`` beside the exact value, and those are what their alerts compare.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Signal:
     read: Callable[[View], Interval | None]
     kept: bool = False
     bounded: bool = False
-
     scope: Scope = "owner"
 
     def told(self, view: View) -> Interval | None:
@@ -76,7 +74,6 @@ class TargetSignal:
     unit: SignalUnit
     help: str
     read: Callable[[TargetView], Interval]
-
     scope: Scope = "target"
     bounded: bool = False
 
@@ -126,7 +123,6 @@ class Condition:
     parts: tuple[Node, ...]
     labels: tuple[str, ...] = ()
     also: tuple[Node, ...] = ()
-
     scope: Scope = "owner"
 
 
