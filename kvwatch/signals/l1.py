@@ -147,14 +147,14 @@ def _budget_bound(view: View) -> Interval:  # noqa: PLR0911  one return for each
     state = view.state
     if state.engine != "sglang":
         return ZERO
-    waiting = _waiting(view).compare(">", 0)
+    queued = waiting.of(view).compare(">", 0)
     pool = _full(view)
-    if waiting is False:
+    if queued is False:
         return ZERO
     charge = (state.running.hi + 1) * CLIP_NEW_TOKENS + _longest_prompt(view)
     if pool is not None and pool.unit == "tokens" and pool.reclaimable.known and pool.reclaimable.lo > charge:
         return ZERO
-    if waiting is None or _other_wait(view):
+    if queued is None or _other_wait(view):
         return MAYBE
     window = view.window().frames
     known = [r for f in window if (r := f.state.running.exact) is not None]
@@ -190,8 +190,7 @@ def _hit_ratio(view: View) -> Interval:
 
 
 def _hit_change(view: View) -> Interval:
-    base = view.baseline.hit_ratio()
-    return _hit_ratio(view) / base if base.lo > 0 and _hit_ratio(view).known else UNKNOWN
+    return hit_ratio.of(view) / view.baseline.hit_ratio()
 
 
 def _session_ratio(view: View) -> Interval:

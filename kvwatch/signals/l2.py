@@ -35,26 +35,22 @@ def _resident_ratio(view: View) -> Interval:
 
 def _uncertainty(view: View) -> Interval | None:
     """How much of the tier's occupancy is unknown."""
-    if _present(view) == ZERO:
+    if present.of(view) == ZERO:
         return None
-    ratio = _resident_ratio(view)
+    ratio = resident_ratio.of(view)
     return exactly(min(1.0, ratio.hi) - ratio.lo)
 
 
 def _capacity_ratio(view: View) -> Interval:
     """L2 capacity against L1 capacity, in the same unit."""
     hbm, host = view.state.pool("l1", "full"), view.l2_pool()
-    if hbm is None or host is None or hbm.capacity.lo == 0 or not host.capacity.known:
-        return UNKNOWN
-    size = _in_tokens(host, view.state)
-    return size / hbm.capacity if size.known else UNKNOWN
+    return UNKNOWN if hbm is None or host is None else _in_tokens(host, view.state) / hbm.capacity
 
 
 def _in_tokens(pool: Pool, state: EngineState) -> Interval:
     if pool.unit == "tokens":
         return pool.capacity
-    per_token = state.gauges.get("kv_bytes_per_token", UNKNOWN)
-    return pool.capacity / per_token if pool.unit == "bytes" and per_token.known else UNKNOWN
+    return pool.capacity / state.gauges.get("kv_bytes_per_token", UNKNOWN) if pool.unit == "bytes" else UNKNOWN
 
 
 def _written(view: View) -> Interval:
@@ -138,7 +134,7 @@ def _turnover(view: View) -> Interval | None:
     pool, evicted = view.state.pool("l1", "full"), view.state.counters.get("l1_evicted_tokens")
     if evicted is None:
         return None
-    return exactly(evicted) / pool.capacity if pool is not None and pool.capacity.lo > 0 else UNKNOWN
+    return UNKNOWN if pool is None else exactly(evicted) / pool.capacity
 
 
 def _written_steadily(view: View) -> Interval | None:
@@ -178,7 +174,7 @@ def _pinned(view: View) -> Interval | None:
     """Share of L2 that is pinned."""
     pool = view.l2_pool()
     if pool is None or not pool.measured:
-        return None if _present(view) == ZERO else UNKNOWN
+        return None if present.of(view) == ZERO else UNKNOWN
     reported = view.l2_track().frames[-1].state.gauges.get("l2_pinned_ratio", UNKNOWN)
     return reported if reported.known else pool.used_ratio
 
@@ -218,10 +214,10 @@ def _load_cost(view: View) -> Interval:
 
 def _fetching_share(view: View) -> Interval | None:
     """Share of the waiting requests that wait for KV from a lower tier; None where nobody waits."""
-    fetching = _fetching(view)
-    if view.state.waiting.compare(">", 0) is False:
+    fetched, queued = fetching.of(view), view.state.waiting
+    if queued.compare(">", 0) is False:
         return None
-    return (fetching / view.state.waiting).capped(1.0) if fetching.known and view.state.waiting.lo > 0 else UNKNOWN
+    return (fetched / queued).capped(1.0) if fetched.known and queued.lo > 0 else UNKNOWN
 
 
 def _fetching(view: View) -> Interval:

@@ -24,15 +24,12 @@ def _baseline(view: View) -> Interval:
 
 
 def _ratio(view: View) -> Interval:
-    base = _baseline(view)
-    return _p99(view) / base if base.lo > 0 and _p99(view).known else UNKNOWN
+    return p99.of(view) / baseline.of(view)
 
 
 def _slo_ratio(view: View) -> Interval | None:
     slo = view.watch.slo_ttft_p99
-    if slo is None:
-        return None
-    return _p99(view) / exactly(slo) if _p99(view).known else UNKNOWN
+    return None if slo is None else p99.of(view) / exactly(slo)
 
 
 def _since_first_token(view: View) -> Interval:
@@ -48,10 +45,10 @@ def _since_first_token(view: View) -> Interval:
 
 
 def _stall_ratio(view: View) -> Interval:
-    base = _baseline(view)
+    base = baseline.of(view)
     if base.exact is None:
         return UNKNOWN
-    return _since_first_token(view) / exactly(max(2 * base.exact, LEAST_STALL_SECONDS))
+    return since_first_token.of(view) / exactly(max(2 * base.exact, LEAST_STALL_SECONDS))
 
 
 def _queue_share(view: View) -> Interval:

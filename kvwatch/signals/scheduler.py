@@ -38,7 +38,7 @@ def _deferred(view: View) -> Interval:
 
 
 def _deferred_share(view: View) -> Interval:
-    return _deferred(view) / view.state.waiting if view.state.waiting.lo > 0 and _deferred(view).known else UNKNOWN
+    return deferred.of(view) / view.state.waiting
 
 
 def _adapter_slots(view: View) -> Interval | None:
@@ -47,8 +47,7 @@ def _adapter_slots(view: View) -> Interval | None:
 
 def _step_fill(view: View) -> Interval:
     """Mean tokens of a step against its budget."""
-    budget, mean = view.gauge("token_budget"), view.window().mean("step_tokens")
-    return mean / budget if budget.lo > 0 and mean.known else UNKNOWN
+    return view.window().mean("step_tokens") / view.gauge("token_budget")
 
 
 def _demand(view: View) -> Interval:
@@ -60,19 +59,14 @@ def _token_rate(view: View) -> Interval:
     return view.window().rate("generation_tokens")
 
 
-def _recent_token_rate(view: View) -> Interval:
-    return view.recent(15.0).rate("generation_tokens")
-
-
 def _token_change(view: View) -> Interval:
     """The token rate of the last moments against calm time; unknown while a gap in the scrapes lies in it, and for a window after a restart."""
-    base, span, born = view.baseline.token_rate(), view.recent(15.0), view.track.restarted_at
-    steps = [b.at - a.at for a, b in zip(span.frames, span.frames[1:], strict=False)]
-    rate = _recent_token_rate(view)
+    span, born = view.recent(15.0), view.track.restarted_at
+    steps = [b.at - a.at for a, b in itertools.pairwise(span.frames)]
     warming = born is not None and view.now - born < view.watch.window  # an engine that just began fills its batch first
-    if base.lo <= 0 or not rate.known or warming or any(s > view.watch.stale_seconds for s in steps):
+    if warming or any(s > view.watch.stale_seconds for s in steps):
         return UNKNOWN
-    return rate / base
+    return span.rate("generation_tokens") / view.baseline.token_rate()
 
 
 def _moved(after: Frame, before: Frame) -> bool:
@@ -101,8 +95,7 @@ def _tokenless(view: View) -> Interval:
 
 
 def _running_change(view: View) -> Interval:
-    base = view.baseline.mean_running()
-    return view.state.running / base if base.lo > 0 and view.state.running.known else UNKNOWN
+    return view.state.running / view.baseline.mean_running()
 
 
 def _frozen(view: View) -> Interval:
@@ -129,14 +122,12 @@ def _stale_loads(view: View) -> Interval | None:
 
 def _ceiling_share(view: View) -> Interval:
     """Ceiling against demand: below 1 not all requests can run at once."""
-    ceil, wanted = ceiling.of(view), _demand(view)
-    return ceil / wanted if ceil.known and wanted.lo > 0 else UNKNOWN
+    return ceiling.of(view) / demand.of(view)
 
 
 def _sequence_change(view: View) -> Interval:
     """Tokens of a running sequence against calm time."""
-    calm, now = view.baseline.mean_sequence(), mean_sequence.of(view)
-    return now / calm if calm.lo > 0 and now.known else UNKNOWN
+    return mean_sequence.of(view) / view.baseline.mean_sequence()
 
 
 def _block_fill(view: View) -> Interval:
@@ -161,8 +152,7 @@ def _preemptions(view: View) -> Interval:
 
 
 def _preempted_share(view: View) -> Interval:
-    running = view.state.running
-    return _preemptions(view) / running if running.lo > 0 and _preemptions(view).known else UNKNOWN
+    return preemptions.of(view) / view.state.running
 
 
 def _recompute_share(view: View) -> Interval:
@@ -197,10 +187,8 @@ def _mean_sequence(view: View) -> Interval:
 
 def _ceiling(view: View) -> Interval:
     """How many sequences of the present mean length the pool in HBM holds at once."""
-    pool, mean = view.state.pool("l1", "full"), mean_sequence.of(view)
-    if pool is None or pool.unit != "tokens" or not pool.capacity.known or mean.lo <= 0:
-        return UNKNOWN
-    return pool.capacity / mean
+    pool = view.state.pool("l1", "full")
+    return UNKNOWN if pool is None or pool.unit != "tokens" else pool.capacity / mean_sequence.of(view)
 
 
 def _hbm_free(view: View) -> Interval:
@@ -231,7 +219,7 @@ def _memory_fraction(view: View) -> Interval:
 
 def _next_fraction(view: View) -> Interval:
     """What the share could be raised to: what is free less a reserve, at most 0.95."""
-    now, free = view.gauge("memory_fraction").exact, _hbm_free(view).exact
+    now, free = view.gauge("memory_fraction").exact, hbm_free.of(view).exact
     if now is None or free is None:
         return UNKNOWN
     better = math.floor(round(min(now + free - MEMORY_RESERVE, MOST_MEMORY) * 100, 6)) / 100  # 0.7 + 0.2 is a little less than 0.9
@@ -240,20 +228,18 @@ def _next_fraction(view: View) -> Interval:
 
 def _kv_growth(view: View) -> Interval:
     """Tokens the pool would gain by that, from what its tokens take now."""
-    better, now, pool = _next_fraction(view).exact, view.gauge("memory_fraction").exact, view.state.pool("l1", "full")
+    better, now, pool = next_fraction.of(view).exact, view.gauge("memory_fraction").exact, view.state.pool("l1", "full")
     if better is None or now is None or pool is None or pool.unit != "tokens" or not view.gpus:
         return UNKNOWN
     totals = [g.total for g in view.gpus if g.total is not None]
     per_gpu = view.gauge("kv_pool_bytes")
     if per_gpu.lo > 0 and pool.capacity.known:
         return exactly((better - now) * min(totals)) * pool.capacity / per_gpu
-    per_token = view.gauge("kv_bytes_per_token")
-    return exactly((better - now) * sum(totals)) / per_token if per_token.lo > 0 else UNKNOWN
+    return exactly((better - now) * sum(totals)) / view.gauge("kv_bytes_per_token")
 
 
 def _more_sequences(view: View) -> Interval:
-    mean, more = mean_sequence.of(view), _kv_growth(view)
-    return more / mean if mean.lo > 0 and more.known else UNKNOWN
+    return kv_growth.of(view) / mean_sequence.of(view)
 
 
 def _rejected(view: View) -> Interval:
