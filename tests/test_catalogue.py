@@ -12,9 +12,10 @@ import pytest
 
 import kvwatch
 from kvwatch.catalogue import as_json, page_of, table
-from kvwatch.model import COUNTERS, FACTS, GAUGES, HISTOGRAMS, EngineName
+from kvwatch.model import EngineName
 from kvwatch.rules import RULES, active, names
 from kvwatch.rules.kinds import Rule
+from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS
 from kvwatch.signals import SIGNALS, TARGET_SIGNALS
 from kvwatch.wording import places
 
@@ -54,8 +55,8 @@ def test_every_place_in_a_sentence_can_be_filled(rule: Rule) -> None:
 
 
 def test_what_engines_tell_is_read_by_somebody() -> None:
-    """Each name of the model's lists stands somewhere beyond the model and the engine files: what nobody reads is not kept."""
-    readers = [f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "model.py" and PACKAGE / "engines" not in f.parents]
+    """Each name of the schema stands somewhere beyond it and the engine files: what nobody reads is not kept."""
+    readers = [f for f in PACKAGE.rglob("*.py") if f != PACKAGE / "schema.py" and PACKAGE / "engines" not in f.parents]
     nodes = [node for f in readers for node in ast.walk(ast.parse(f.read_text()))]
     named = {node.value for node in nodes if isinstance(node, ast.Constant)}
     placed = {name for rule in RULES.values() for _, text in sentences(rule) for name in places(text)}

@@ -11,7 +11,7 @@ import pytest
 
 from kvwatch.engines import Engine, sglang
 from kvwatch.exposition import parse
-from kvwatch.model import COUNTERS, FACTS, GAUGES, HISTOGRAMS
+from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS
 from tests import golden
 from tests.sglang_bodies import BUSY, DATA, lines, loads, one, read, recorded
 

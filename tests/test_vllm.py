@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from kvwatch.engines import Engine, Reading, vllm
 from kvwatch.engines.vllm_pools import CacheConfig
 from kvwatch.exposition import parse
-from kvwatch.model import COUNTERS, FACTS, GAUGES, HISTOGRAMS, EngineState, Outcome
+from kvwatch.model import EngineState, Outcome
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
 from kvwatch.refine import Refiner
+from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS
 from tests.vllm_bodies import OWNER, codes, config, engine, hbm, one, read, series
 
 DATA = Path(__file__).parent / "data" / "vllm"
