@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
-from kvwatch.metrics import COUNTERS, families
+from kvwatch.metrics import families
+from kvwatch.metrics.owners import COUNTERS
 from kvwatch.model import EventStats, GpuProcess, GpuReading, GpuState, NvmlState, Outcome
 from kvwatch.pool import Pool
 from kvwatch.quantity import Interval, exactly
