@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kvwatch.report import Json, plain
-from kvwatch.rules import RULES
-from kvwatch.rules.kinds import ActiveRule, Do, Rule
+from kvwatch.rules.kinds import ActiveRule, Do
 from kvwatch.signals.kinds import Condition, Node, Term, leaves
 from kvwatch.wording import duration, number, without_places
 
 
-def page_of(rule_id: str) -> str | None:
-    """A rule's page as text: what it means, when it fires, what it causes; None when there is no such rule."""
-    rule = RULES.get(rule_id)
-    if rule is None:
-        return None
-    page = rule.page.strip().replace("**", "").replace("`", "")
-    lines = [f"{rule.id}  ({rule.severity}, holds {_hold(rule)})", "", page, "", "It rests on:"]
-    lines += [f"  {term_text(term, term.limit)}" for term in dict.fromkeys(rule.terms())]
-    if rule.reasons:
-        lines.append(f"Reasons: {', '.join(r.name for r in rule.reasons)}")
-    if rule.causes:
-        lines.append(f"Causes: {', '.join(rule.causes)}")
-    if rule.supersedes:
-        lines.append(f"Stands for: {', '.join(rule.supersedes)}")
-    lines += ["", "What to do:", *dict.fromkeys(_advice(do) for do in rule.remedy)]
-    return "\n".join(lines) + "\n"
+def page(r: ActiveRule) -> str:
+    """A rule's page in Markdown: what it means, when it fires with its present limits, what it causes, what to do."""
+    rule = r.rule
+    lines = [f"## {rule.id}", "", f"{rule.severity}, fires {_hold(r)}", "", rule.page.strip(), "", "It rests on:", ""]
+    lines += [f"- `{t.signal.name} {t.op} {_limit(t, r)}`: {t.signal.help}" for t in dict.fromkeys(rule.terms())]
+    for title, names in (
+        ("Reasons", [x.name for x in rule.reasons]),
+        ("Causes", _links(rule.causes)),
+        ("Stands for", _links(rule.supersedes)),
+    ):
+        if names:
+            lines += ["", f"{title}: {', '.join(names)}"]
+    return "\n".join([*lines, "", "What to do:", "", *dict.fromkeys(_advice(do) for do in rule.remedy)]) + "\n"
+
+
+def plain_page(r: ActiveRule) -> str:
+    """The same without markup."""
+    return re.sub(r"\[(.*?)\]\(#.*?\)", r"\1", re.sub(r"^## |\*\*|`", "", page(r)))
+
+
+def _links(rules: Sequence[str]) -> list[str]:
+    return [f"[{name}](#{name})" for name in rules]
 
 
 def _advice(do: Do) -> str:
     """One line of advice, without the numbers it would carry in a finding."""
-    only = ", ".join(do.only)
-    return f"  - {without_places(do.do)}{f' [{only}]' if only else ''}: {without_places(do.because)}"
+    only = f" ({', '.join(do.only)})" if do.only else ""
+    return f"- {without_places(do.do)}{only}: {without_places(do.because)}"
 
 
-def _hold(rule: Rule) -> str:
-    return ", ".join([duration(rule.hold), *(f"{e} {duration(s)}" for e, s in rule.holds.items())])
-
-
-def term_text(term: Term, limit: float) -> str:
-    """One comparison with what its signal means."""
-    return f"{term.signal.name} {term.op} {number(limit, term.signal.unit)}: {term.signal.help}"
+def _hold(r: ActiveRule) -> str:
+    """After how long, and for which engines otherwise."""
+    engines = {} if r.hold is not None else r.rule.holds
+    usual = r.hold_for(None)
+    return ", ".join([f"after {duration(usual)}" if usual else "at once", *(f"for {e} {duration(s)}" for e, s in engines.items())])
 
 
 def table(rules: Sequence[ActiveRule]) -> str:

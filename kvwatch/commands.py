@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvwatch.address import parse_listen
-from kvwatch.catalogue import as_json, page_of, table
+from kvwatch.catalogue import as_json, plain_page, table
 from kvwatch.config import Config, Overrides, from_environment, load, load_file, overlaid, target_from_url
 from kvwatch.rules import RULES, active, names
+from kvwatch.rules.kinds import ActiveRule
 from kvwatch.sizing import token_sizes
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
@@ -117,10 +118,9 @@ def rules(args: argparse.Namespace) -> int:
 
 def explain(args: argparse.Namespace) -> int:
     """Print a finding's page."""
-    page = page_of(args.rule)
-    if page is None:
+    if args.rule not in RULES:
         raise UsageError(f"no rule is called '{args.rule}'; there are {', '.join(RULES)}")
-    print(page.rstrip("\n"))
+    print(plain_page(ActiveRule(RULES[args.rule], {})).rstrip("\n"))
     return 0
 
 

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import exposition as openmetrics_text
 from prometheus_client.registry import Collector
 
 from kvwatch.address import Address
-from kvwatch.catalogue import page_of
+from kvwatch.catalogue import plain_page
 from kvwatch.config import Config, ConfigError, target_from_url
 from kvwatch.diagnosing import GPU_TIMEOUT, watch_of
 from kvwatch.gpu import GpuMapper, GpuWatcher
@@ -123,8 +123,8 @@ class Daemon:
         return {"window_seconds": KEEP_SECONDS, "engines": rows}
 
     def runbook(self, rule: str) -> str | None:
-        """A rule's page."""
-        return page_of(rule)
+        """A rule's page, with the limits that are in force."""
+        return next((plain_page(r) for r in self._rules if r.rule.id == rule), None)
 
     def ready(self) -> bool:
         """Whether every target has been tried once."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import kvwatch
-from kvwatch.catalogue import as_json, page_of, table
+from kvwatch.catalogue import as_json, plain_page, table
 from kvwatch.model import EngineName
 from kvwatch.rules import RULES, active, names
-from kvwatch.rules.kinds import Rule
+from kvwatch.rules.kinds import ActiveRule, Rule
 from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS
 from kvwatch.signals import SIGNALS, TARGET_SIGNALS
 from kvwatch.wording import places
@@ -238,18 +238,26 @@ def test_a_configuration_replaces_a_limit_and_a_hold() -> None:
 @each
 def test_a_rules_page_has_all_of_it(rule: Rule) -> None:
     """Severity and hold, what it means, what it rests on, its edges and its advice, without markup or places."""
-    page = page_of(rule.id)
-    assert page is not None
-    assert page.startswith(f"{rule.id}  ({rule.severity}, ")
+    page = plain_page(ActiveRule(rule, {}))
+    assert page.startswith(f"{rule.id}\n\n{rule.severity}, fires ")
     for word in (*(term.signal.help for term in rule.terms()), *rule.causes, *rule.supersedes, *(r.name for r in rule.reasons)):
         assert word in page
-    assert not re.search(r"[{}`]|\*\*", page)
-    assert page.count("\n  - ") == len({(d.do, d.because, d.engine, d.reason) for d in rule.remedy}), "each advice once"
+    assert not re.search(r"[{}`#]|\*\*", page)
+    assert page.partition("What to do:")[2].count("\n- ") == len({(d.do, d.because, d.engine, d.reason) for d in rule.remedy}), (
+        "each advice once"
+    )
 
 
-def test_there_is_no_page_of_no_rule() -> None:
-    """None, for whoever asks to say so."""
-    assert page_of("l1-saturatd") is None
+def test_a_page_tells_the_limits_in_force() -> None:
+    """Those of the configuration, whose hold is that of every engine."""
+    usual, changed = (
+        next(plain_page(r) for r in active(limits) if r.rule.id == "queue-stalled")
+        for limits in ({}, {"queue-stalled": {"hold": 90.0, "tokenless_seconds": 20.0}})
+    )
+    assert "critical, fires after 60 s, for sglang 90 s\n" in usual
+    assert "- tokenless_seconds >= 10 s: " in usual
+    assert "critical, fires after 90 s\n" in changed
+    assert "- tokenless_seconds >= 20 s: " in changed
 
 
 def test_the_table_has_a_row_for_each_rule() -> None:

@@ -113,7 +113,7 @@ def samples(daemon: Daemon) -> list[float]:
 
 
 def test_what_is_drawn_is_kept() -> None:
-    """A series of the page must be among the signals that stay in the history."""
+    """The series of the page are the signals that stay in the history, and no others take room there."""
     kept = {s.name for s in SIGNALS if s.kept}
     assert {*HISTORY_SERIES, *HISTORY_BOUNDS} == kept
 
@@ -121,7 +121,7 @@ def test_what_is_drawn_is_kept() -> None:
 def test_a_rules_page() -> None:
     """As the command line prints it; None for no rule."""
     daemon = Daemon(config(1), lambda: config(1))
-    assert (daemon.runbook("l1-saturated") or "").startswith("l1-saturated  (critical")
+    assert (daemon.runbook("l1-saturated") or "").startswith("l1-saturated\n\ncritical, fires after 30 s\n")
     assert daemon.runbook("nothing") is None
 
 

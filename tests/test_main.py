@@ -382,7 +382,7 @@ def test_all_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_rule_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """By its page."""
     assert main(["explain", "l1-saturated"]) == 0
-    assert capsys.readouterr().out.startswith("l1-saturated  (critical, holds 30 s)\n")
+    assert capsys.readouterr().out.startswith("l1-saturated\n\ncritical, fires after 30 s\n")
 
 
 def test_an_address_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
