@@ -12,8 +12,8 @@ from typing import Literal
 
 from kvwatch.pool import Pool, PoolName, Tier
 from kvwatch.quantity import UNKNOWN, Interval
+from kvwatch.schema import EngineName
 
-EngineName = Literal["vllm", "sglang", "lmcache"]
 Reason = Literal[
     "refused",
     "timeout",
@@ -97,6 +97,11 @@ class EngineState:
         """Who this is about."""
         return OwnerKey(self.target, self.engine, self.model, self.rank)
 
+    @property
+    def serves(self) -> bool:
+        """Whether it runs requests."""
+        return self.owner.serves
+
     def pool(self, tier: Tier, name: PoolName) -> Pool | None:
         """The pool of that tier and name, if the owner has one."""
         return next((p for p in self.pools if p.tier == tier and p.pool == name), None)
@@ -110,6 +115,11 @@ class OwnerKey:
     engine: str
     model: str | None
     rank: str
+
+    @property
+    def serves(self) -> bool:
+        """Whether it runs requests; LMCache keeps KV for engines that do."""
+        return self.engine != "lmcache"
 
 
 _LONGEST_RANK = 9

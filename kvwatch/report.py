@@ -65,7 +65,7 @@ def state_of(owner: OwnerSnapshot) -> str:
     if any(RULES[rule].stalled and episode.last_true == owner.judged.at for rule, episode in owner.judged.episodes.items()):
         return "stalled"
     if not state.running.known and not state.waiting.known:
-        return "starting" if not any(p.measured for p in state.pools if p.tier == "l1") and state.engine != "lmcache" else "serving"
+        return "starting" if not any(p.measured for p in state.pools if p.tier == "l1") and state.serves else "serving"
     busy = state.running.hi > 0 or state.waiting.hi > 0 or any(state.gauges[q].hi > 0 for q in QUEUES if q in state.gauges)
     return "serving" if busy else "idle"
 
@@ -78,7 +78,7 @@ def notes_of(owner: OwnerSnapshot, snapshot: Snapshot) -> tuple[Note, ...]:
     still = owner.judged.values.get("tokenless_seconds", UNKNOWN)
     if owner.state.engine == "sglang" and owner.state.running.lo > 0 and still.lo > 0 and owner.state.waiting.hi == 0:
         notes.append(Note("stale-suspected", "running requests without a new token: SGLang's gauges may be up to 30 s old when it is idle"))
-    if snapshot.gpus is not None and snapshot.gpus.gpus and not owner.judged.mapped and owner.state.engine != "lmcache":
+    if snapshot.gpus is not None and snapshot.gpus.gpus and not owner.judged.mapped and owner.state.serves:
         notes.append(Note("gpu-mapping-unknown", "which GPUs are this engine's is not proven, so their memory is not judged: set gpus"))
     return tuple(notes)
 

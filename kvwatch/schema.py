@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
+
+EngineName = Literal["vllm", "sglang", "lmcache"]
 
 COUNTERS: Mapping[str, str] = {
     "preemptions": "requests preempted (vLLM) or retracted (SGLang)",

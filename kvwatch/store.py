@@ -163,7 +163,7 @@ class Store:
 
     def _server(self, record: _TargetRecord, state: EngineState, now: float) -> Track | None:
         """The LMCache owner whose pool is an engine's L2: of the target the configuration names, or one that engines of a port share."""
-        if state.engine == "lmcache":
+        if not state.serves:
             return None
         if record.target.l2.source is not None:
             tied = self._records.get(record.target.l2.source)
@@ -171,10 +171,10 @@ class Store:
             tied = record if state.pool("l2", "kv") is None else None
         if tied is None:
             return None
-        return next((t for t in tied.tracks.values() if t.key.engine == "lmcache" and not self._old(t.frames[-1].at, now)), None)
+        return next((t for t in tied.tracks.values() if not t.key.serves and not self._old(t.frames[-1].at, now)), None)
 
     def _gpus_for(self, record: _TargetRecord) -> tuple[GpuState, ...] | None:
-        engines = sum(1 for t in self._tracks() if t.key.engine != "lmcache")
+        engines = sum(1 for t in self._tracks() if t.key.serves)
         return self._gpus_of(record.target, self._gpus, engines)
 
     def ready(self) -> bool:

@@ -37,7 +37,7 @@ def summary(snapshot: Snapshot, found: Sequence[Finding], fresh: Sequence[OwnerS
 
 def _queued(fresh: Sequence[OwnerSnapshot]) -> str:
     """How many requests wait at all engines; an LMCache server has no queue."""
-    queues = [o.state.waiting for o in fresh if o.state.engine != "lmcache"]
+    queues = [o.state.waiting for o in fresh if o.state.serves]
     queued = sum(queues, ZERO)
     if not queues or not queued.known:
         return ""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kvwatch.schema import EngineName
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -60,7 +62,7 @@ class Target:
 
     name: str
     url: str
-    engine: Literal["auto", "vllm", "sglang", "lmcache"] = "auto"
+    engine: Literal["auto"] | EngineName = "auto"
     labels: Mapping[str, str] = field(default_factory=dict)
     bearer_token_file: str | None = None
     tls: Tls = Tls()

@@ -98,7 +98,7 @@ def _owners(said: Verdict, cells: int) -> list[str]:
 def _queue(o: OwnerSnapshot) -> list[str]:
     """Who runs and who waits; an LMCache server has no requests."""
     state = o.state
-    if state.engine == "lmcache":
+    if not state.serves:
         return []
     counts = f"running {show(state.running, 'requests')}, waiting {show(state.waiting, 'requests')}"
     deferred = state.waiting_deferred
@@ -108,7 +108,7 @@ def _queue(o: OwnerSnapshot) -> list[str]:
 def _owner(o: OwnerSnapshot, snapshot: Snapshot, cells: int) -> list[str]:
     state, values = o.state, o.judged.values
     figures = [text.format(show(values[name], UNITS[name])) for name, text in FIGURES.items() if values.get(name, UNKNOWN).known]
-    lines = [] if state.engine == "lmcache" else ["  " + ", ".join(_queue(o) + figures)]
+    lines = ["  " + ", ".join(_queue(o) + figures)] if state.serves else []
     lines += [line for pool in state.pools for line in _pool(pool, cells)]
     lines += [f"  note {n.code}: {n.text}" for n in notes_of(o, snapshot)]
     return lines

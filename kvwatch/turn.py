@@ -53,6 +53,6 @@ def judged(target: Target, when: Clocked, exposition: Exposition, side: Mapping[
 def _sized(state: EngineState, target: Target) -> EngineState:
     """Add what the model's configuration says about the size of a token."""
     size = target.kv_bytes_per_token.get(state.facts.get("kv_dtype", "auto"))
-    if size is None or "kv_bytes_per_token" in state.gauges or state.engine == "lmcache":
+    if size is None or "kv_bytes_per_token" in state.gauges or not state.serves:
         return state
     return replace(state, gauges={**state.gauges, "kv_bytes_per_token": exactly(size)})

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from kvwatch.history import Baseline, Track
-from kvwatch.model import EngineName, EngineState, GpuState, Histogram, Outcome, ScrapeError
+from kvwatch.model import EngineState, GpuState, Histogram, Outcome, ScrapeError
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval, exactly
+from kvwatch.schema import EngineName
 from kvwatch.target import Target
 from kvwatch.view import View, Watch
 

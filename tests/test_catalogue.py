@@ -12,10 +12,9 @@ import pytest
 
 import kvwatch
 from kvwatch.catalogue import as_json, plain_page, table
-from kvwatch.model import EngineName
 from kvwatch.rules import RULES, active, names
 from kvwatch.rules.kinds import ActiveRule, Rule
-from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS
+from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS, EngineName
 from kvwatch.signals import SIGNALS, TARGET_SIGNALS
 from kvwatch.wording import places
 

@@ -10,11 +10,11 @@ import pytest
 from kvwatch.diagnose import Case, findings, incidents, status_of
 from kvwatch.finding import Finding, Subject
 from kvwatch.judge import Episode, Judged, Telling
-from kvwatch.model import EngineName
 from kvwatch.quantity import TRUE
 from kvwatch.report import verdict
 from kvwatch.rules import RULES, active
 from kvwatch.rules.kinds import CLEAR_HOLD, ActiveRule
+from kvwatch.schema import EngineName
 from kvwatch.store import Store
 from kvwatch.target import Target
 from kvwatch.view import Watch

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from kvwatch.model import EngineName, EngineState, GpuProcess, GpuReading, GpuState, Missing, Note, NvmlState, Outcome, ScrapeError
+from kvwatch.model import EngineState, GpuProcess, GpuReading, GpuState, Missing, Note, NvmlState, Outcome, ScrapeError
 from kvwatch.pool import Pool
 from kvwatch.quantity import Interval, Op, at_least, exactly
 from kvwatch.report import Verdict, iso, plain, state_of, to_json, verdict
 from kvwatch.rules import RULES, active
+from kvwatch.schema import EngineName
 from kvwatch.store import Store
 from kvwatch.target import Target
 from kvwatch.view import Watch

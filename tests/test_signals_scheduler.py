@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvwatch.model import EngineName, GpuProcess, GpuState
+from kvwatch.model import GpuProcess, GpuState
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly
+from kvwatch.schema import EngineName
 from kvwatch.signals import scheduler
 from kvwatch.signals.kinds import holds
 from kvwatch.view import View, Watch

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kvwatch.exposition import Exposition
-from kvwatch.model import EngineName, ScrapeError
+from kvwatch.model import ScrapeError
 from kvwatch.quantity import exactly
 from kvwatch.reading import engine_of, select, side_pages, take_in
+from kvwatch.schema import EngineName
 from kvwatch.target import Side, Target
 from kvwatch.turn import Clocked, failed, finished
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from kvwatch.address import Address, parse_address, parse_listen
+from kvwatch.schema import EngineName
 from kvwatch.units import parse_duration, parse_size
 
 RESERVED_LABELS = frozenset(
@@ -156,7 +157,7 @@ class TargetSettings(Section):
 
     name: Text | None = _key(None, "the `target` label, unique; else `host:port`")
     url: Url | None = _key(None, "what to scrape; `/metrics` is appended to an empty path")
-    engine: Literal["auto", "vllm", "sglang", "lmcache"] = _key("auto", "what to expect there: auto, vllm, sglang or lmcache")
+    engine: Literal["auto", EngineName] = _key("auto", "what to expect there: auto, vllm, sglang or lmcache")
     labels: dict[Annotated[str, AfterValidator(_label)], str] = _key({}, "labels of `kvwatch_target_info`")
     bearer_token_file: Text | None = _key(None, "file with a token, read at each scrape and never printed")
     tls: TlsSettings = TlsSettings()

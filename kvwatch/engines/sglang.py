@@ -18,7 +18,8 @@ from kvwatch.engines.sglang_pools import limits, read_pools
 from kvwatch.engines.sglang_series import Owner, Series, bounded, split
 from kvwatch.engines.sglang_side import Loads, ServerInfo, read_loads, read_server_info, read_version
 from kvwatch.exposition import Exposition
-from kvwatch.model import EngineName, EngineState, Missing, Note
+from kvwatch.model import EngineState, Missing, Note
+from kvwatch.schema import EngineName
 
 NAME: EngineName = "sglang"
 SIDE = (

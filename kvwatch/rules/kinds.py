@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kvwatch.finding import Severity
-from kvwatch.model import EngineName
+from kvwatch.schema import EngineName
 from kvwatch.signals.kinds import Node, Term, leaves
 
 CLEAR_HOLD = 30.0

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 
 from kvwatch.history import Frame, Track
-from kvwatch.model import EngineName
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly, maybe, truth
+from kvwatch.schema import EngineName
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
 from kvwatch.view import View
