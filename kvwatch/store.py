@@ -89,10 +89,10 @@ class Store:
         self._records = {t.name: _TargetRecord(t) for t in targets}
 
     def reconfigure(self, targets: Sequence[Target], watch: Watch, rules: Sequence[ActiveRule]) -> None:
-        """Take new settings: unchanged targets keep their history, changed rules begin anew."""
+        """Take new settings: unchanged targets keep their history, rules with other limits begin anew."""
         with self._lock:
             old = {r.rule.id: r for r in self._rules}
-            same = {r.rule.id for r in rules if old.get(r.rule.id) == r}
+            same = {r.rule.id for r in rules if (before := old.get(r.rule.id)) is not None and before.limits == r.limits}
             records = {}
             for target in targets:
                 record = self._records.get(target.name)
@@ -137,7 +137,7 @@ class Store:
         gpus = self._gpus_for(record)
         for state in outcome.states:
             key, track = state.owner, record.tracks[state.owner]
-            view = View(track, record.target, self._watch, self._peers(key, outcome.at), self._server(record, state, outcome.at), gpus)
+            view = View(track, record.target, self._watch, self._peers(state, outcome.at), self._server(record, state, outcome.at), gpus)
             record.judged[key] = judged = judge(view, self._rules, record.judged.get(key))
             track.keep({name: judged.values[name] for name in KEPT})
             if judged.calm:
@@ -149,8 +149,12 @@ class Store:
     def _tracks(self) -> list[Track]:
         return [t for r in self._records.values() for t in r.tracks.values()]
 
-    def _peers(self, key: OwnerKey, now: float) -> tuple[Track, ...]:
-        """Fresh histories of others that serve the same model; without a model name only ranks of the same target are peers."""
+    def _peers(self, state: EngineState, now: float) -> tuple[Track, ...]:
+        """Fresh histories of others that do the same for the same model; without a model name only ranks of the same target are peers.
+
+        Prefill and decode engines do not: no request could go to the one instead of the other.
+        """
+        key, role = state.owner, state.facts.get("role")
         return tuple(
             t
             for t in self._tracks()
@@ -158,6 +162,7 @@ class Store:
             and t.key.engine == key.engine
             and t.key.model == key.model
             and (key.model is not None or t.key.target == key.target)
+            and t.frames[-1].state.facts.get("role") == role
             and not self._old(t.frames[-1].at, now)
         )
 

@@ -297,6 +297,20 @@ def test_a_root_that_spreads_owns_its_effects_on_the_other_ranks() -> None:
     ]  # fmt: skip
 
 
+def test_a_full_decode_pool_owns_the_backlog_on_the_prefill_side() -> None:
+    """Prefill cannot hand over what decode has no room for: one incident, whose root is on the other target."""
+    shown = findings(
+        [
+            case({"pd-decode-pool-full": HELD * 2, "pd-handover-backlog": HELD * 2}, target="d", engine="sglang"),
+            case({"pd-handover-backlog": HELD * 2}, target="p", engine="sglang"),
+        ],
+        active(),
+    )
+    assert [(f.rule, f.subject.target, f.caused_by) for f in shown] == [
+        ("pd-decode-pool-full", "d", None), ("pd-handover-backlog", "p", "pd-decode-pool-full"),
+    ]  # fmt: skip
+
+
 def test_equal_roots_of_a_model_are_one_incident() -> None:
     """With all their effects; of another model, and of targets without one, each is its own."""
     one = [case({"l1-saturated": HELD, "ttft-degraded": HELD}, target=f"t{n}") for n in range(3)]

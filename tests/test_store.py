@@ -220,8 +220,20 @@ def test_a_rule_that_changed_begins_anew() -> None:
     for at in (0, 10, 20):
         s.add(full("a", at))
     assert set(s.snapshot(20).owners[0].judged.episodes) >= {"l1-saturated"}
-    s.reconfigure((Target("a", "http://a/metrics"),), WATCH, active({"l1-saturated": {"hold": 20.0}}))
+    s.reconfigure((Target("a", "http://a/metrics"),), WATCH, active({"l1-saturated": {"l1_used_ratio": 0.98}}))
     assert "l1-saturated" not in s.snapshot(20).owners[0].judged.episodes
+
+
+def test_another_hold_leaves_an_episode_as_old_as_it_is() -> None:
+    """What was seen stays seen: with a shorter hold it fires at once, and what fires is not taken back."""
+    s, target = store(), Target("a", "http://a/metrics")
+    for at in (0, 10, 20):
+        s.add(full("a", at))
+    for hold, status in ((20.0, "firing"), (25.0, "pending")):
+        rules = active({"l1-saturated": {"hold": hold}})
+        s.reconfigure((target,), WATCH, rules)
+        found = verdict(s.snapshot(20), rules).findings
+        assert [(f.status, f.since_seconds) for f in found if f.rule == "l1-saturated"] == [(status, 20)]
 
 
 def test_ready_once_every_target_was_tried() -> None:
@@ -249,6 +261,16 @@ def test_peers_serve_the_same_model_and_are_fresh() -> None:
     assert spare_peer(sample(10.0, target="a", pools=[hbm(200)], waiting=0), me) is None
     assert spare_peer(sample(50.0, target="a", model="n", pools=[hbm(200)], waiting=0), me) is None
     assert spare_peer(sample(50.0, target="a", engine="sglang", pools=[hbm(200)], waiting=0), me) is None
+
+
+def test_prefill_and_decode_engines_are_no_peers() -> None:
+    """A request of the one cannot go to the other, however much room it has; two of the same half are."""
+
+    def engine(target: str, role: str, used: int, waiting: int) -> EngineState:
+        return sample(50.0, target=target, engine="sglang", pools=[hbm(used)], waiting=waiting, facts={"role": role})
+
+    assert spare_peer(engine("a", "prefill", 100, 0), engine("b", "decode", 900, 3)) is None
+    assert spare_peer(engine("a", "decode", 100, 0), engine("b", "decode", 900, 3)) == 0.1
 
 
 def test_without_a_model_only_ranks_of_the_target_are_peers() -> None:

@@ -1,6 +1,6 @@
 """The decode side of a disaggregated deployment is full, and requests pile up before it.
 
-**What it means.** Prefill is done, but the decode engine has no room to take the KV.
+**What it means.** Prefill is done, but the decode engine has no room to take the KV; requests pile up on the prefill side, too.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
@@ -21,7 +21,8 @@ RULE = Rule(
         Do("add decode engines", "prefill makes more than decode can hold"),
         Do("lower --num-reserved-decode-tokens", "each request then reserves less room for its output", engine="sglang"),
     ),
-    causes=("ttft-degraded",),
+    causes=("pd-handover-backlog", "ttft-degraded"),
+    spreads=True,
     supersedes=("pd-handover-backlog",),
     engines=("sglang",),
     page=__doc__ or "",
