@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvwatch.history import Baseline, Frame, Track
+from kvwatch.baseline import Baseline
+from kvwatch.history import Track
 from kvwatch.judge import Judged, judge, judge_target
 from kvwatch.model import EngineState, GpuReading, GpuState, Outcome, OwnerKey, Reason, rank_number
 from kvwatch.rules.kinds import ActiveRule
 from kvwatch.signals import SIGNALS
+from kvwatch.span import Frame
 from kvwatch.target import Target
 from kvwatch.view import TargetView, View, Watch
 

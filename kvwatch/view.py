@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from kvwatch.history import Baseline, Frame, Span, Track
+from kvwatch.baseline import Baseline
+from kvwatch.history import Track
 from kvwatch.model import EngineState, GpuState, Outcome
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval
+from kvwatch.span import Frame, Span
 from kvwatch.target import Target
 
 FRESH_INTERVALS = 3.0

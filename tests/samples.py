@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kvwatch.history import Baseline, Track
+from kvwatch.baseline import Baseline
+from kvwatch.history import Track
 from kvwatch.model import EngineState, GpuState, Histogram, Outcome, ScrapeError
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval, exactly

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.core import Metric
 
-from kvwatch.history import Baseline
+from kvwatch.baseline import Baseline
 from kvwatch.metrics import families
 from kvwatch.model import EngineState
 from kvwatch.render import Site, drifted, render

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.history import MOST_FRAMES, Baseline, Track, quantile
+from kvwatch.baseline import Baseline
+from kvwatch.history import MOST_FRAMES, Track
 from kvwatch.model import EngineState, Histogram, OwnerKey
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, at_least, exactly
+from kvwatch.span import quantile
 
 KEY = OwnerKey("t", "vllm", "m", "0")
 EDGES = (1.0, 2.0, 10.0, math.inf)

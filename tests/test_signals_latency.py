@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvwatch.history import Baseline
+from kvwatch.baseline import Baseline
 from kvwatch.model import EngineState
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
 from kvwatch.signals import latency

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kvwatch.history import Frame
 from kvwatch.pool import Pool
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, Truth, any_of, exactly, truth
 from kvwatch.signals.kinds import Condition, Signal
+from kvwatch.span import Frame
 from kvwatch.view import View
 
 RECENT_SECONDS = 15.0

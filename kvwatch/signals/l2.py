@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from kvwatch.history import Frame, Span, Track
+from kvwatch.history import Track
 from kvwatch.model import EngineState
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, exactly, maybe, truth
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
+from kvwatch.span import Frame, Span
 from kvwatch.view import View
 
 WRITTEN = ("l2_written_tokens", "l2_written_bytes", "l2_written_objects")

@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Mapping
 
-from kvwatch.history import Frame, Track
+from kvwatch.history import Track
 from kvwatch.quantity import MAYBE, TRUE, UNKNOWN, ZERO, Interval, at_least, at_most, exactly, maybe, truth
 from kvwatch.schema import EngineName
 from kvwatch.signals import l1
 from kvwatch.signals.kinds import Condition, Signal
+from kvwatch.span import Frame
 from kvwatch.view import View
 
 FROZEN_SECONDS: Mapping[EngineName, float] = {"vllm": 60.0, "sglang": 90.0, "lmcache": 60.0}
