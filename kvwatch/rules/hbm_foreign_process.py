@@ -7,13 +7,13 @@ means nothing.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
-from kvwatch.signals import scheduler
+from kvwatch.signals import gpu_memory
 
 RULE = Rule(
     id="hbm-foreign-process",
     severity="warning",
     hold=60,
-    when=(scheduler.foreign >= float(512 << 20),),
+    when=(gpu_memory.foreign >= float(512 << 20),),
     title="Another process holds {hbm_foreign_bytes} on this engine's GPU",
     headline="Another process holds memory on this engine's GPU",
     explanation=(Say("{hbm_foreign_bytes} of GPU memory belong to processes that are not the engine's."),),

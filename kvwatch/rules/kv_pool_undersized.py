@@ -10,13 +10,13 @@ the GPU is proven to be this engine's.
 
 from kvwatch.remedies import AMOUNT
 from kvwatch.rules.kinds import Do, Rule, Say
-from kvwatch.signals import l1, scheduler
+from kvwatch.signals import gpu_memory, l1, scheduler
 
 RULE = Rule(
     id="kv-pool-undersized",
     severity="warning",
     hold=60,
-    when=(l1.saturated, scheduler.hbm_free >= 0.1, scheduler.generated > 0),
+    when=(l1.saturated, gpu_memory.free >= 0.1, scheduler.generated > 0),
     title="The KV pool is full while {hbm_free_ratio} of the GPU's memory is free",
     headline="The KV pool is full while much of the GPU's memory is free",
     explanation=(

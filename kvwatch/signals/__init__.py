@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from kvwatch.signals import l1, l2, latency, scheduler, topology, trust
+from kvwatch.signals import gpu_memory, l1, l2, latency, scheduler, topology, trust
 from kvwatch.signals.kinds import Condition, Signal, TargetSignal
 
-SIGNALS: tuple[Signal, ...] = (*l1.SIGNALS, *latency.SIGNALS, *l2.SIGNALS, *scheduler.SIGNALS, *topology.SIGNALS, *trust.SIGNALS)
+SIGNALS: tuple[Signal, ...] = (
+    *l1.SIGNALS,
+    *latency.SIGNALS,
+    *l2.SIGNALS,
+    *scheduler.SIGNALS,
+    *gpu_memory.SIGNALS,
+    *topology.SIGNALS,
+    *trust.SIGNALS,
+)
 CONDITIONS: tuple[Condition, ...] = (*l1.CONDITIONS, *latency.CONDITIONS, *l2.CONDITIONS, *scheduler.CONDITIONS, *topology.CONDITIONS)
 TARGET_SIGNALS: tuple[TargetSignal, ...] = trust.TARGET_SIGNALS
 TARGET_CONDITIONS: tuple[Condition, ...] = trust.TARGET_CONDITIONS

@@ -1,4 +1,4 @@
-"""What the scheduler does: requests, tokens, preemptions, and room on the GPU."""
+"""What the scheduler does: requests, tokens and preemptions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from kvwatch.view import View
 
 FROZEN_SECONDS: Mapping[EngineName, float] = {"vllm": 60.0, "sglang": 90.0, "lmcache": 60.0}
 """How long values may stand still while requests run; SGLang publishes its gauges rarely when it is idle."""
-MEMORY_RESERVE = 0.03
-"""Share of a GPU left free for what no engine accounts for."""
-MOST_MEMORY = 0.95
 PROGRESS = ("generation_tokens", "computed_prompt_tokens", "prompt_tokens")
 ENDED = "finished_requests"
 """A scheduler that moves none of these moves nothing."""
@@ -192,57 +189,6 @@ def _ceiling(view: View) -> Interval:
     return UNKNOWN if pool is None or pool.unit != "tokens" else pool.capacity / mean_sequence.of(view)
 
 
-def _hbm_free(view: View) -> Interval:
-    """Free share of the tightest GPU of this engine; unknown unless the GPUs are proven to be its."""
-    gpus = view.gpus
-    if not gpus or any(g.state != "ok" or g.free is None or not g.total or g.coherent for g in gpus):
-        return UNKNOWN
-    return exactly(min(g.free / g.total for g in gpus if g.free is not None and g.total))
-
-
-def _foreign(view: View) -> Interval:
-    """Bytes on this engine's GPUs that are proven to belong to another process."""
-    gpus = view.gpus
-    if not gpus or any(g.coherent or g.state != "ok" for g in gpus):
-        return UNKNOWN
-    known = [p for g in gpus for p in g.processes or ()]
-    if any(g.processes is None for g in gpus) or any(p.mine is None for p in known):
-        return UNKNOWN
-    sizes = [p.used for p in known if p.mine is False]
-    told = float(sum(size for size in sizes if size is not None))
-    return at_least(told) if None in sizes else exactly(told)
-
-
-def _memory_fraction(view: View) -> Interval:
-    """The configured share of the GPU."""
-    return view.gauge("memory_fraction")
-
-
-def _next_fraction(view: View) -> Interval:
-    """What the share could be raised to: what is free less a reserve, at most 0.95."""
-    now, free = view.gauge("memory_fraction").exact, hbm_free.of(view).exact
-    if now is None or free is None:
-        return UNKNOWN
-    better = math.floor(round(min(now + free - MEMORY_RESERVE, MOST_MEMORY) * 100, 6)) / 100  # 0.7 + 0.2 is a little less than 0.9
-    return exactly(better) if better > now else UNKNOWN
-
-
-def _kv_growth(view: View) -> Interval:
-    """Tokens the pool would gain by that, from what its tokens take now."""
-    better, now, pool = next_fraction.of(view).exact, view.gauge("memory_fraction").exact, view.state.pool("l1", "full")
-    if better is None or now is None or pool is None or pool.unit != "tokens" or not view.gpus:
-        return UNKNOWN
-    totals = [g.total for g in view.gpus if g.total is not None]
-    per_gpu = view.gauge("kv_pool_bytes")
-    if per_gpu.lo > 0 and pool.capacity.known:
-        return exactly((better - now) * min(totals)) * pool.capacity / per_gpu
-    return exactly((better - now) * sum(totals)) / view.gauge("kv_bytes_per_token")
-
-
-def _more_sequences(view: View) -> Interval:
-    return kv_growth.of(view) / mean_sequence.of(view)
-
-
 def _rejected(view: View) -> Interval:
     return maybe(view.window().increase("rejected_requests"))
 
@@ -278,16 +224,6 @@ reserve_ratio = Signal("admission_reserve_ratio", "ratio", "share of the remaini
 generated = Signal("generated_tokens", "tokens", "tokens generated since the engine's start", _generated)
 mean_sequence = Signal("mean_sequence_tokens", "tokens", "tokens one running sequence holds in HBM", _mean_sequence)
 ceiling = Signal("concurrency_ceiling_requests", "requests", "sequences of the present length the pool in HBM holds at once", _ceiling)
-hbm_free = Signal("hbm_free_ratio", "ratio", "free share of the engine's GPU memory", _hbm_free)
-foreign = Signal("hbm_foreign_bytes", "bytes", "GPU memory held by other processes on the engine's GPUs", _foreign, bounded=True)
-memory_fraction = Signal("memory_fraction", "fraction", "share of GPU memory the engine was given", _memory_fraction)
-next_fraction = Signal(
-    "memory_fraction_next", "fraction", "share of GPU memory the engine could be given with what is free", _next_fraction
-)
-kv_growth = Signal("kv_growth_tokens", "tokens", "tokens the pool would gain by that larger share of GPU memory", _kv_growth)
-more_sequences = Signal(
-    "kv_growth_sequences", "requests", "sequences of the present length the pool would gain by that larger share", _more_sequences
-)
 ceiling_share = Signal("ceiling_per_demand", "times", "sequences the pool in HBM holds against running and waiting ones", _ceiling_share)
 sequence_change = Signal("sequence_change", "times", "tokens one running sequence holds against calm time", _sequence_change)
 rejected = Signal("rejected_requests", "requests", "requests refused for capacity in the window", _rejected)
@@ -304,7 +240,7 @@ put_aside = Condition(
     (deferred_share >= 0.5, adapter_slots >= 1.0),
 )  # fmt: skip
 SIGNALS = (running, queued, deferred, deferred_share, adapter_slots, step_fill, demand, token_rate, token_change, tokenless, preemption_rate, preemptions, preempted_share,
-           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, hbm_free, foreign, memory_fraction, next_fraction, kv_growth, more_sequences, rejected, running_change, frozen,
+           recompute_share, at_cap, reserve_ratio, generated, mean_sequence, ceiling, rejected, running_change, frozen,
            stale_loads, block_fill, ceiling_share, sequence_change)  # fmt: skip
 crowded = Condition("pool_crowded", "the pool is nearly full, or requests were preempted", "any", (l1.used_ratio >= 0.9, preemptions > 0))
 loaded = Condition("engine_loaded", "as many requests run as in calm time, or some wait", "any", (running_change >= 1.0, l1.waiting > 0))

@@ -11,7 +11,7 @@ from kvwatch.render.dashboards.frame import ADDRESS, Board, Row
 from kvwatch.render.dashboards.frame import board as framed
 from kvwatch.render.dashboards.panels import About, Query, graph, listing, note
 from kvwatch.render.dashboards.queries import each, name, of_target
-from kvwatch.signals import scheduler, trust
+from kvwatch.signals import gpu_memory, scheduler, trust
 
 FACTS = {"version": "version", "role": "role", "l2": "host tier", "write_policy": "write policy", "kv_dtype": "KV type"}
 NOTES = f"""What kvwatch had to decide about odd data of this target (a gauge of several processes, a capacity it had to estimate, a
@@ -61,8 +61,8 @@ def _capacity(site: Site) -> list[Builder[dashboard.Panel]]:
         ),
         graph(
             spare,
-            Query(each(name(scheduler.hbm_free)), "rank {{rank}}"),
-            steps=limits.lines(site, ("kv-pool-undersized", scheduler.hbm_free)),
+            Query(each(name(gpu_memory.free)), "rank {{rank}}"),
+            steps=limits.lines(site, ("kv-pool-undersized", gpu_memory.free)),
         ).max(1),
     ]
 
