@@ -10,13 +10,13 @@ recomputation feed each other.
 
 from kvwatch.remedies import CAP_DEMAND, EASE_BUDGET, RAISE_L1, WHAT_IS_FULL, larger_l2
 from kvwatch.rules.kinds import Do, Rule, Say
-from kvwatch.signals import l1, l2, latency
+from kvwatch.signals import l1, l2, l2_traffic, latency
 
 RULE = Rule(
     id="l1-l2-saturated",
     severity="critical",
     hold=30,
-    when=(l1.bound, latency.pain, l2.full, l2.drops > 0),
+    when=(l1.bound, latency.pain, l2.full, l2_traffic.drops > 0),
     title="Requests queue: HBM (L1) admits no more, and the host tier (L2) is full, too",
     explanation=(
         *WHAT_IS_FULL,

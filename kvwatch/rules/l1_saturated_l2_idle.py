@@ -14,7 +14,7 @@ read back), `healthy` (it works; concurrency is the wall).
 
 from kvwatch.remedies import CAP_DEMAND, EASE_BUDGET, RAISE_L1, WHAT_IS_FULL
 from kvwatch.rules.kinds import Do, Reason, Rule, Say
-from kvwatch.signals import l1, l2, latency
+from kvwatch.signals import l1, l2, l2_traffic, latency
 
 RULE = Rule(
     id="l1-saturated-l2-idle",
@@ -23,9 +23,9 @@ RULE = Rule(
     when=(l1.bound, latency.pain, l2.idle),
     reasons=(
         Reason("smaller-than-l1", (l2.smaller,), supersedes=("l2-smaller-than-l1",)),
-        Reason("write-starved", (l2.write_starved,), supersedes=("l2-write-starved",)),
-        Reason("never-read", (l2.never_read,), supersedes=("l2-never-read",)),
-        Reason("healthy", (l2.served,)),
+        Reason("write-starved", (l2_traffic.write_starved,), supersedes=("l2-write-starved",)),
+        Reason("never-read", (l2_traffic.never_read,), supersedes=("l2-never-read",)),
+        Reason("healthy", (l2_traffic.served,)),
     ),
     title="Requests queue: HBM (L1) admits no more, and the host tier (L2) has room but cannot admit them",
     explanation=(
@@ -33,7 +33,7 @@ RULE = Rule(
         Say("The host tier (L2) is {l2_resident_ratio} full; admission reads only L1, so free L2 space does not raise admission."),
         Say("What L1 evicts does not reach L2: {l2_write_share} of it was written, so it is computed again.", reason="write-starved"),
         Say("{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and none of them was written to L2.", reason="write-starved",
-            when=(l2.unwritten_prompts > 0,)),
+            when=(l2_traffic.unwritten_prompts > 0,)),
         Say("L2 was written for five minutes and nothing was read back.", reason="never-read"),
         Say("L2 is no larger than L1 ({l2_capacity_share} its capacity), so it can keep little of what L1 evicts.", reason="smaller-than-l1"),
         Say("L2 is written and read as it should be; concurrency in L1 is the wall.", reason="healthy"),

@@ -6,17 +6,17 @@
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
-from kvwatch.signals import l2
+from kvwatch.signals import l2, l2_traffic
 
 RULE = Rule(
     id="l2-load-slow",
     severity="warning",
     hold=60,
-    when=(l2.present.is_(1), l2.slow_loads),
+    when=(l2.present.is_(1), l2_traffic.slow_loads),
     title="Loading from the host tier (L2) is slower than it is worth",
     explanation=(
         Say("Loading a token from L2 takes {l2_load_cost} the time to compute it."),
-        Say("{requests_fetching} requests ({fetching_share} of the queue) wait for KV from a lower tier.", when=(l2.fetching > 0,)),
+        Say("{requests_fetching} requests ({fetching_share} of the queue) wait for KV from a lower tier.", when=(l2_traffic.fetching > 0,)),
     ),
     remedy=(
         Do(

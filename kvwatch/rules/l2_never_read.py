@@ -8,13 +8,13 @@ that L1 alone serves the hits).
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
-from kvwatch.signals import l2
+from kvwatch.signals import l2_traffic
 
 RULE = Rule(
     id="l2-never-read",
     severity="warning",
     hold=60,
-    when=(l2.never_read,),
+    when=(l2_traffic.never_read,),
     title="The host tier (L2) is written and never read",
     explanation=(
         Say(

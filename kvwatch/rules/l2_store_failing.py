@@ -9,13 +9,13 @@ loop do not count.
 
 from kvwatch.remedies import larger_l2
 from kvwatch.rules.kinds import Do, Reason, Rule, Say
-from kvwatch.signals import l2
+from kvwatch.signals import l2, l2_traffic
 
 RULE = Rule(
     id="l2-store-failing",
     severity="warning",
     hold=60,
-    when=(l2.present.is_(1), l2.failed_stores > 0),
+    when=(l2.present.is_(1), l2_traffic.failed_stores > 0),
     reasons=(Reason("pinned", (l2.pinned_ratio >= 0.9,)),),
     title="The host tier (L2) cannot take what it is given",
     explanation=(

@@ -8,20 +8,20 @@ counted: prompts are computed and nothing is written at all.
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
-from kvwatch.signals import l2
+from kvwatch.signals import l2_traffic
 
 RULE = Rule(
     id="l2-write-starved",
     severity="warning",
     hold=60,
-    when=(l2.write_starved,),
+    when=(l2_traffic.write_starved,),
     title="What HBM evicts does not reach the host tier (L2)",
     explanation=(
         Say("In the window L1 evicted {l1_evicted_share} of its capacity; {l2_write_share} of that was written to L2."),
         Say("The write policy is {write_policy}."),
         Say(
             "{l2_unwritten_prompt_tokens} prompt tokens were computed in the window and nothing was written.",
-            when=(l2.unwritten_prompts > 0,),
+            when=(l2_traffic.unwritten_prompts > 0,),
         ),
     ),
     remedy=(

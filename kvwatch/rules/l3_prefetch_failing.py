@@ -4,13 +4,13 @@
 """
 
 from kvwatch.rules.kinds import Do, Rule, Say
-from kvwatch.signals import l2
+from kvwatch.signals import l2_traffic
 
 RULE = Rule(
     id="l3-prefetch-failing",
     severity="warning",
     hold=60,
-    when=(l2.l3_failures > 0,),
+    when=(l2_traffic.l3_failures > 0,),
     title="Loads from the storage tier (L3) fail",
     explanation=(Say("Loads from storage that failed in the window: {l3_load_failures_in_window}."),),
     remedy=(
