@@ -106,7 +106,7 @@ def _frozen(view: View) -> Interval:
         if after.state.fingerprint != before.state.fingerprint:
             break
         still = before.at
-    return exactly((view.now - still) / FROZEN_SECONDS.get(view.state.engine, FROZEN_SECONDS["vllm"]))
+    return exactly((view.now - still) / FROZEN_SECONDS[view.state.engine])
 
 
 def _stale_loads(view: View) -> Interval | None:
@@ -194,7 +194,12 @@ def _rejected(view: View) -> Interval:
 
 
 running_change = Signal("running_change", "times", "running requests against calm time", _running_change)
-frozen = Signal("frozen_use", "times", "time without any change while requests run, against 60 s (SGLang 90 s)", _frozen)
+frozen = Signal(
+    "frozen_use",
+    "times",
+    f"time without any change while requests run, against {FROZEN_SECONDS['vllm']:g} s (SGLang {FROZEN_SECONDS['sglang']:g} s)",
+    _frozen,
+)
 stale_loads = Signal(
     "loads_stale_seconds", "seconds", "least age of the scheduler's own load report in two scrapes, while requests run", _stale_loads
 )
