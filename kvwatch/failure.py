@@ -1,4 +1,4 @@
-"""Why a scrape failed, in the closed reasons of the contract and in one sentence: what, where, what to do.
+"""Why a scrape failed, as one of a closed set of reasons and in one sentence: what, where, what to do.
 
 No sentence quotes what the server or an exception said in free text: it could hold anything.
 """

@@ -33,7 +33,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What kvwatch had to decide about odd data: a code of the contract and one sentence."""
+    """What kvwatch had to decide about odd data: a code that stays the same and one sentence."""
 
     code: str
     text: str

@@ -84,7 +84,7 @@ def notes_of(owner: OwnerSnapshot, snapshot: Snapshot) -> tuple[Note, ...]:
 
 
 def to_json(said: Verdict) -> dict[str, Json]:
-    """The verdict as contract JSON: strict, unknown is null."""
+    """The verdict as strict JSON; unknown is null."""
     snapshot = said.snapshot
     return {
         "schema": 1,

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from kvwatch.baseline import Baseline
 from kvwatch.history import Track
-from kvwatch.model import EngineState, GpuState, Histogram, Outcome, ScrapeError
+from kvwatch.model import EngineState, GpuReading, GpuState, Histogram, Outcome, ScrapeError
 from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, Interval, exactly
+from kvwatch.report import Verdict, verdict
+from kvwatch.rules import active
 from kvwatch.schema import EngineName
+from kvwatch.store import Store
 from kvwatch.target import Target
 from kvwatch.view import View, Watch
 
@@ -18,6 +21,7 @@ Amount = float | Interval | None
 EDGES = (1.0, 2.0, 5.0, 10.0, math.inf)
 CAPACITY = 1000.0
 WATCH = Watch(interval=5.0)
+TARGET = Target("t", "http://t:8000/metrics", labels={"pod": "t-0"})
 
 
 def amount(value: Amount) -> Interval:
@@ -145,3 +149,16 @@ def turn(*states: EngineState, duration: float = 0.1) -> Outcome:
 def lost(target: str, at: float, detail: str = "no answer in 10 s") -> Outcome:
     """A turn that brought nothing."""
     return Outcome(target, at, 1_700_000_000.0 + at, 0.1, error=ScrapeError("timeout", detail))
+
+
+def said(
+    *turns: Outcome, targets: Sequence[Target] = (TARGET,), now: float | None = None, gpus: GpuReading | None = None, **holds: float
+) -> Verdict:
+    """The verdict after some turns, at the last of them unless told; ``holds`` by rule, with _ for -."""
+    rules = active({name.replace("_", "-"): {"hold": hold} for name, hold in holds.items()})
+    store = Store(targets, Watch(interval=10.0), rules)
+    if gpus is not None:
+        store.set_gpus(gpus)
+    for outcome in turns:
+        store.add(outcome)
+    return verdict(store.snapshot(turns[-1].at if now is None else now), rules)

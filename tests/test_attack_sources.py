@@ -1,4 +1,4 @@
-"""Sources that are no sources: one clear line on stderr, the exit code of the contract, and never a traceback."""
+"""Sources that are no sources: one clear line on stderr, the exit code that the manual promises, and never a traceback."""
 
 from __future__ import annotations
 

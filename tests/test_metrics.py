@@ -18,19 +18,14 @@ from prometheus_client.samples import Sample
 
 from kvwatch.metrics import families
 from kvwatch.metrics.owners import COUNTERS
-from kvwatch.model import EventStats, GpuProcess, GpuReading, GpuState, NvmlState, Outcome
+from kvwatch.model import EventStats, GpuProcess, GpuReading, GpuState, NvmlState
 from kvwatch.pool import Pool
 from kvwatch.quantity import Interval, exactly
-from kvwatch.report import Verdict, verdict
-from kvwatch.rules import active
+from kvwatch.report import Verdict
 from kvwatch.signals import CONDITIONS, SIGNALS
-from kvwatch.store import Store
-from kvwatch.target import Target
-from kvwatch.view import Watch
 from tests.recorded import NAMES, verdicts
-from tests.samples import hbm, histogram, host, lost, sample, turn
+from tests.samples import hbm, histogram, host, lost, said, sample, turn
 
-TARGET = Target("t", "http://t:8000/metrics", labels={"pod": "t-0"})
 LABELS = {"target", "engine", "model", "rank", "tier", "pool", "state", "rule", "severity", "reason", "gpu", "uuid", "pid"}
 OWNER = {"target", "engine", "model", "rank"}
 PARTITIONS = [{"used", "evictable", "available", "held"}, {"used", "reclaimable", "held"}, {"resident", "available", "held"}]
@@ -47,17 +42,6 @@ PROMISED = {
     "kvwatch_last_scrape_timestamp_seconds", "kvwatch_engine_info", "kvwatch_target_info", "kvwatch_build_info",
 }  # fmt: skip
 """Names that are relied on; renaming one is a breaking change."""
-
-
-def said(*turns: Outcome, targets: Sequence[Target] = (TARGET,), gpus: GpuReading | None = None, **holds: float) -> Verdict:
-    """The verdict after some turns."""
-    rules = active({name.replace("_", "-"): {"hold": hold} for name, hold in holds.items()})
-    store = Store(targets, Watch(interval=10.0), rules)
-    if gpus is not None:
-        store.set_gpus(gpus)
-    for outcome in turns:
-        store.add(outcome)
-    return verdict(store.snapshot(turns[-1].at), rules)
 
 
 class Once(Collector):

@@ -19,24 +19,10 @@ from kvwatch.store import Store
 from kvwatch.target import Target
 from kvwatch.view import Watch
 from tests.recorded import NAMES, verdicts
-from tests.samples import Amount, hbm, host, lost, sample, turn
+from tests.samples import TARGET, Amount, hbm, host, lost, said, sample, turn
 
-TARGET = Target("t", "http://t:8000/metrics")
 POOL_KEYS = {"tier", "pool", "unit", "capacity", "used", "evictable", "available", "held", "reclaimable", "resident", "used_ratio",
              "resident_ratio", "source", "estimate"}  # fmt: skip
-
-
-def said(
-    *turns: Outcome, targets: Sequence[Target] = (TARGET,), now: float | None = None, gpus: GpuReading | None = None, **holds: float
-) -> Verdict:
-    """The verdict after some turns; ``holds`` by rule, with _ for -."""
-    rules = active({name.replace("_", "-"): {"hold": hold} for name, hold in holds.items()})
-    store = Store(targets, Watch(interval=10.0), rules)
-    if gpus is not None:
-        store.set_gpus(gpus)
-    for outcome in turns:
-        store.add(outcome)
-    return verdict(store.snapshot(turns[-1].at if now is None and turns else now or 0.0), rules)
 
 
 def read(spoken: Verdict) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,29 +13,12 @@ from hypothesis import strategies as st
 from kvwatch.model import GpuReading, GpuState, Note, NvmlState, Outcome
 from kvwatch.pool import Guess, Pool
 from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
-from kvwatch.report import Verdict, verdict
-from kvwatch.rules import active
-from kvwatch.store import Store
 from kvwatch.target import Target
 from kvwatch.text import AVAILABLE, BAR, EVICTABLE, HELD, UNSURE, USED, bar, folded, to_text
 from kvwatch.units import parse_duration
-from kvwatch.view import Watch
 from kvwatch.wording import duration, fill, number, places, prose, show, without_places
 from tests.recorded import NAMES, verdicts
-from tests.samples import hbm, host, lost, sample, turn
-
-TARGET = Target("t", "http://t:8000/metrics")
-
-
-def said(*turns: Outcome, targets: Sequence[Target] = (TARGET,), gpus: GpuReading | None = None, **holds: float) -> Verdict:
-    """The verdict after some turns."""
-    rules = active({name.replace("_", "-"): {"hold": hold} for name, hold in holds.items()})
-    store = Store(targets, Watch(interval=10.0), rules)
-    if gpus is not None:
-        store.set_gpus(gpus)
-    for outcome in turns:
-        store.add(outcome)
-    return verdict(store.snapshot(turns[-1].at), rules)
+from tests.samples import TARGET, hbm, host, lost, said, sample, turn
 
 
 def full(target: str = "t", rank: str = "0") -> Outcome:

@@ -18,46 +18,20 @@ from kvwatch.engines import Engine, Reading, vllm
 from kvwatch.engines.vllm_pools import CacheConfig
 from kvwatch.exposition import parse
 from kvwatch.model import EngineState, Outcome
-from kvwatch.pool import Pool
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
 from kvwatch.refine import Refiner
 from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS
+from tests import golden
 from tests.vllm_bodies import OWNER, codes, config, engine, hbm, one, read, series
 
 DATA = Path(__file__).parent / "data" / "vllm"
 VERSIONS = ("0.6", "0.9", "0.32-offload", "0.32-dp2")
 
 
-def golden(state: EngineState) -> dict[str, object]:
-    """What a state says, as JSON: exact quantities as numbers, bounded ones as pairs, unknown ones left out."""
-
-    def plain(quantity: Interval) -> float | list[float | None]:
-        return quantity.exact if quantity.exact is not None else [quantity.lo, None if math.isinf(quantity.hi) else quantity.hi]
-
-    def pool(p: Pool) -> dict[str, object]:
-        names = ("capacity", "used", "evictable", "available", "held", "reclaimable", "resident", "used_ratio", "resident_ratio")
-        known = {name: getattr(p, name) for name in names}
-        return {"tier": p.tier, "pool": p.pool, "unit": p.unit, **{k: plain(q) for k, q in known.items() if q.known}}
-
-    requests = {n: getattr(state, n) for n in ("running", "waiting", "waiting_capacity", "waiting_deferred")}
-    return {
-        "model": state.model,
-        "rank": state.rank,
-        "started": state.started,
-        "asleep": state.asleep,
-        "requests": {name: plain(q) for name, q in requests.items() if q.known},
-        "pools": [pool(p) for p in state.pools],
-        "counters": dict(sorted(state.counters.items())),
-        "gauges": {name: plain(q) for name, q in sorted(state.gauges.items())},
-        "histograms": {name: [h.count, h.sum, len(h.buckets)] for name, h in sorted(state.histograms.items())},
-        "facts": dict(sorted(state.facts.items())),
-        "notes": sorted(codes(state)),
-    }
-
-
 def goldens(version: str) -> list[dict[str, object]]:
     """What the body of a version says today."""
-    return [golden(state) for state in read((DATA / f"{version}.prom").read_text()).states]
+    states = read((DATA / f"{version}.prom").read_text()).states
+    return [golden.state(s) | {"started": s.started, "asleep": s.asleep} for s in states]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
