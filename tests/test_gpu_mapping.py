@@ -54,6 +54,12 @@ def test_configured_gpu_that_is_not_there_leaves_the_mapping_unknown() -> None:
     assert gpus_of(target("GPU-"), FOUR, None, 1) is None
 
 
+def test_no_engine_runs_on_a_card_that_is_cut() -> None:
+    """Its size is the instances' together, and which of them the engine has is not said."""
+    assert gpus_of(target("GPU-000"), CUT, None, 1) is None
+    assert gpus_of(target(), CUT, {"CUDA_VISIBLE_DEVICES": "GPU-000"}, 1) is None
+
+
 # Environment
 
 

@@ -33,7 +33,9 @@ def gpus_of(
     found = _configured(target, gpus)
     if found is None and not target.gpus:
         found = _used(gpus, pids) or _visible(gpus, environment) or _only(target, gpus, engines_on_host)
-    return None if found is None else tuple(_owned(row, pids) for row in found)
+    if found is None or any(row.uuid in _cut(gpus) for row in found):  # an engine runs on an instance, never on the card that is cut
+        return None
+    return tuple(_owned(row, pids) for row in found)
 
 
 def is_local(target: Target, host: str) -> bool:
@@ -108,9 +110,13 @@ def _only(target: Target, gpus: tuple[GpuState, ...], engines: int) -> tuple[Gpu
     """The only GPU of a host, or the only instance that answers, when the host has one engine."""
     if engines != 1 or not gpus or not is_local(target, gpus[0].host):
         return None
-    cut = {row.parent for row in gpus if row.parent is not None}
-    usable = tuple(row for row in gpus if row.uuid not in cut)
+    usable = tuple(row for row in gpus if row.uuid not in _cut(gpus))
     return usable if len(usable) == 1 else None
+
+
+def _cut(gpus: tuple[GpuState, ...]) -> set[str]:
+    """Cards that are cut into instances."""
+    return {row.parent for row in gpus if row.parent is not None}
 
 
 def _by_uuid(uuid: str, gpus: tuple[GpuState, ...]) -> GpuState | None:
