@@ -23,7 +23,7 @@ def test_both_encodings_say_the_same() -> None:
     newer = [MAP, {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "group_idx": 0}, {"type": "AllBlocksCleared"}]
     older = [ARRAY, ["BlockRemoved", [1], "GPU"], ["AllBlocksCleared"]]
     expected = (Stored("GPU", 0, (1, 2), 16), Removed("GPU", 0, (1,)), Cleared())
-    assert decode(encode([2.5, newer, 0])) == Batch(2.5, expected)
+    assert decode(encode([2.5, newer, 0])) == Batch(2.5, expected, rank=0)
     assert decode(encode([2.5, older])) == Batch(2.5, expected)
     assert decode(encode([2.5, [["BlockStored", [1], None, [], 16, None], ["BlockRemoved", [1]]]])).events[1] == Removed(None, 0, (1,))
 
@@ -45,7 +45,7 @@ def test_a_window_group_says_how_many_tokens_it_left_unhashed() -> None:
 def test_unknown_events_and_fields_are_left_out() -> None:
     """A newer engine may say more; what is known is still read."""
     batch = decode(encode([1.0, [MAP | {"novel": {"deep": [1]}}, {"type": "BlockPinned", "x": 1}, ["Novel", 1]], 0, "more"]))
-    assert batch == Batch(1.0, (Stored("GPU", 0, (1, 2), 16),), 2)
+    assert batch == Batch(1.0, (Stored("GPU", 0, (1, 2), 16),), 2, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvwatch.events.ledger import LedgerView
@@ -99,3 +100,64 @@ def test_odd_lines_are_left_out(tmp_path: Path) -> None:
 def test_without_event_files_there_are_no_ranks(tmp_path: Path) -> None:
     """Metrics alone are a recording too."""
     assert open_recording(tmp_path) == {}
+
+
+def test_what_came_where_a_file_breaks_off_is_unknown(tmp_path: Path) -> None:
+    """The engine went on after the recorder was killed: its last known cache is not its cache now."""
+    whole = (RECORDING / EVENTS).read_bytes()
+    (tmp_path / EVENTS).write_bytes(whole[: len(whole) // 2])
+    rank = open_recording(tmp_path)["0"]
+    times = [look["t"] for look in rows(RECORDING / "gt.jsonl.gz")]
+    found = [rank.view(t).open for t in times]
+    assert not found[0]
+    assert found[-1]
+    assert found == sorted(found)
+
+
+def test_a_line_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """A line written by two at once is one message lost at most, and none where it is a stranger's."""
+    with gzip.open(RECORDING / EVENTS, "rt") as lines:
+        messages = lines.readlines()
+    with gzip.open(tmp_path / EVENTS, "wt") as file:
+        file.writelines([*messages[:50], "no json\n", *messages[50:]])
+    assert views(tmp_path)[-1] == views(RECORDING)[-1]
+    with gzip.open(tmp_path / EVENTS, "wt") as file:
+        file.writelines([*messages[:50], "no json\n", *messages[51:]])
+    assert views(tmp_path)[-1].stretch == views(RECORDING)[-1].stretch + 1
+
+
+def ranked(path: Path, *ranks: object) -> None:
+    """A file of one message for each of these ranks."""
+    with gzip.open(path, "wt") as file:
+        for number, rank in enumerate(ranks):
+            frames = [b"", number.to_bytes(8, "big"), msgspec.msgpack.encode([1.0, [], rank])]
+            file.write(json.dumps({"t": 1.0, "frames": [base64.b64encode(f).decode() for f in frames]}) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ((1,), (0,), {"1": 1, "0": 1}),
+        ((1,), (), {"1": 1, "0": 0}),
+        ((None, None), (None,), {"0": 2, "1": 1}),
+        ((0, 0), (0,), {"0": 2, "1": 1}),
+        ((-1, 3), ("x",), {"0": 2, "1": 1}),
+    ],
+)
+def test_the_messages_say_whose_they_are(
+    tmp_path: Path, first: tuple[object, ...], second: tuple[object, ...], expected: dict[str, int]
+) -> None:
+    """A rank is what its publisher calls itself, whatever its port; the ports' order where it does not say, or two say the same."""
+    ranked(tmp_path / "events.5557.raw.jsonl.gz", *first)
+    ranked(tmp_path / "events.5558.raw.jsonl.gz", *second)
+    assert {rank: recorded.view(2.0).batches for rank, recorded in open_recording(tmp_path).items()} == expected
+
+
+def test_a_rank_is_not_answered_by_anothers_replay(tmp_path: Path) -> None:
+    """Only rank 1 was recorded, beside the replay of rank 0."""
+    ranked(tmp_path / "events.5558.raw.jsonl.gz", 1)
+    with gzip.open(tmp_path / "replay.raw.jsonl.gz", "wt") as replay:
+        for frames in ([b"", bytes(8), msgspec.msgpack.encode([0.5, [], 0])], [b"", b"\xff" * 8, b""]):
+            replay.write(json.dumps(["", *(base64.b64encode(f).decode() for f in frames)]) + "\n")
+    (rank,) = open_recording(tmp_path).values()
+    assert rank.spare == {}

@@ -45,8 +45,12 @@ Event = Stored | Removed | Cleared
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The events of one engine step: ``ts`` Unix seconds of the engine's clock, ``ignored`` events of unknown types left out."""
+    """The events of one engine step: ``ts`` Unix seconds of the engine's clock, ``ignored`` events of unknown types left out.
+
+    ``rank`` is the data-parallel rank of the publisher, None where it is not said.
+    """
 
     ts: float
     events: tuple[Event, ...]
     ignored: int = 0
+    rank: int | None = None

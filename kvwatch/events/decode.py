@@ -29,6 +29,7 @@ class GarbledBatch(ValueError):
 class _Envelope(msgspec.Struct, array_like=True, gc=False):
     ts: float
     events: list[msgspec.Raw]
+    data_parallel_rank: msgspec.Raw = msgspec.Raw()
 
 
 class _Stored(msgspec.Struct, tag="BlockStored", tag_field="type", gc=False):
@@ -116,7 +117,16 @@ def decode(payload: bytes) -> Batch:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise GarbledBatch(str(error)) from error
     known = tuple(e for e in events if e is not None)
-    return Batch(envelope.ts, known, len(events) - len(known))
+    return Batch(envelope.ts, known, len(events) - len(known), _rank(bytes(envelope.data_parallel_rank)))
+
+
+def _rank(raw: bytes) -> int | None:
+    """A rank, None for anything else."""
+    try:
+        rank = msgspec.msgpack.decode(raw) if raw else None
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return rank if isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0 else None
 
 
 def _event(raw: bytes) -> Event | None:

@@ -7,7 +7,9 @@ sockets answered at the end, ``replay.PORT.raw.jsonl.gz`` or, of the first rank,
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +21,8 @@ from kvwatch.events.ledger import LedgerView
 from kvwatch.events.track import Track
 
 Frames = list[bytes]
+BREAKS_OFF = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading half a file ends with."""
 
 
 @dataclass(slots=True)
@@ -35,13 +39,19 @@ class RecordedRank:
 
     def view(self, at: float) -> LedgerView:
         """What a subscriber would have known at ``at`` Unix seconds, which must not decrease from call to call."""
-        while (line := next(self.lines, None) if self._next is None else self._next) is not None:
-            self._next = line
-            if line[0] > at:
-                break
-            self._take(*line)
+        while (line := self.first()) is not None and line[0] <= at:
             self._next = None
+            self._take(*line)
         return self.track.view(at)
+
+    def first(self) -> tuple[float, Frames] | None:
+        """The next message, which stays the next one; None when there is none. What came where a file breaks off is not known."""
+        if self._next is None:
+            try:
+                self._next = next(self.lines, None)
+            except BREAKS_OFF:
+                self.track.sequence.confirmed = False
+        return self._next
 
     def _take(self, at: float, frames: Frames) -> None:
         """Apply one live message; what is missing before it is taken from the replay or, where that has it not, given up."""
@@ -55,23 +65,51 @@ class RecordedRank:
 
 
 def open_recording(folder: Path) -> dict[str, RecordedRank]:
-    """The recorded publishers by rank ("0", "1", in the order of their ports); empty when there are none.
+    """The recorded publishers by rank ("0", "1", as they name themselves, or in the order of their ports); empty when there are none.
 
     A recording that has a publisher's first message knows that its cache was empty before. Raises OSError for a file that cannot be
-    opened; one that breaks off is read up to there.
+    opened; one that breaks off is read up to there, and what the publisher knows after that is unknown.
     """
     events = sorted(folder.glob("events.*.raw.jsonl.gz"), key=_port)
     replays = sorted(folder.glob("replay.*.raw.jsonl.gz"), key=_port) or [folder / "replay.raw.jsonl.gz"]
-    ranks = {}
-    for rank, file in enumerate(events):
-        answers = dict(_answers(replays[rank])) if rank < len(replays) and replays[rank].exists() else {}
-        ended = answers.pop(END, None) is not None
-        lines = _from_the_start(_live(file), answers)
-        first = next(lines, None)
-        recorded = RecordedRank(lines, answers, _next=first)
-        recorded.track.sequence.confirmed = ended if first is None else _number(first[1]) == 0
-        ranks[str(rank)] = recorded
-    return ranks
+    answers = [_answers(file) for file in replays if file.exists()]
+    answers_of = dict(zip(_ranks([_told(answer.values()) for answer in answers]), answers, strict=True))
+    ranks = _ranks([_told(frames for _, frames in _live(file)) for file in events])
+    return {rank: _recorded(file, answers_of.get(rank, {})) for rank, file in zip(ranks, events, strict=True)}
+
+
+def _recorded(file: Path, answers: dict[int, Frames]) -> RecordedRank:
+    """One publisher's file, with what its replay socket answered."""
+    ended = answers.pop(END, None) is not None
+    recorded = RecordedRank(_from_the_start(_live(file), answers), answers)
+    recorded.track.sequence.confirmed = ended
+    first = recorded.first()
+    if first is not None:
+        recorded.track.sequence.confirmed = _number(first[1]) == 0
+    return recorded
+
+
+def _ranks(told: list[str | None]) -> list[str]:
+    """One rank per publisher: what its messages say; the ports' order where they say nothing, or the same twice."""
+    named = {rank for rank in told if rank is not None}
+    if len(named) + told.count(None) < len(told):
+        return [str(index) for index in range(len(told))]
+    free = (rank for rank in map(str, itertools.count()) if rank not in named)
+    return [next(free) if rank is None else rank for rank in told]
+
+
+def _told(messages: Iterable[Frames]) -> str | None:
+    """The rank that the first readable message names."""
+    try:
+        for frames in messages:
+            try:
+                rank = decode(parse(frames).payload).rank
+            except GarbledBatch:
+                continue
+            return None if rank is None else str(rank)
+    except BREAKS_OFF:
+        pass
+    return None
 
 
 def _port(file: Path) -> tuple[int, str]:
@@ -102,21 +140,24 @@ def _live(file: Path) -> Iterator[tuple[float, Frames]]:
                 yield float(line["t"]), frames
 
 
-def _answers(file: Path) -> Iterator[tuple[int, Frames]]:
-    for line in _lines(file):
-        frames = _frames(line)
-        number = _number(frames)
-        if number is not None:
-            yield number, frames
+def _answers(file: Path) -> dict[int, Frames]:
+    """The messages of a replay by number, up to where the file breaks off."""
+    found: dict[int, Frames] = {}
+    with contextlib.suppress(*BREAKS_OFF):
+        for line in _lines(file):
+            frames = _frames(line)
+            number = _number(frames)
+            if number is not None:
+                found[number] = frames
+    return found
 
 
 def _lines(file: Path) -> Iterator[object]:
-    try:
-        with gzip.open(file, "rb") as lines:
-            for line in lines:
+    """The values of a file, without lines that are no JSON. Raises one of BREAKS_OFF where it is only half a file."""
+    with gzip.open(file, "rb") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError):
                 yield read_json(line)
-    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError):
-        return
 
 
 def _frames(coded: object) -> Frames:
