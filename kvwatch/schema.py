@@ -74,6 +74,7 @@ HISTOGRAMS: Mapping[str, str] = {
     "ttft": "seconds to the first token, observed when it exists",
     "queue": "seconds from arrival to the first scheduling",
     "prefill": "seconds from scheduling to the first token",
+    "prefill_passes": "seconds of a pass over a request's prompt",
     "prompt": "prompt tokens per request",
     "generation": "generated tokens per request",
     "step_tokens": "tokens of one engine step",

@@ -105,11 +105,6 @@ class Span:
         before = dict(first.buckets)
         return tuple((edge, max(0.0, count - before.get(edge, 0.0))) for edge, count in last.buckets)
 
-    def observations(self, name: str) -> float | None:
-        """How many values a histogram took in."""
-        grown = self.buckets(name)
-        return None if grown is None else grown[-1][1] if grown else 0.0
-
     def quantile(self, name: str, q: float) -> Interval:
         """Quantile of the values taken in; unknown when there were none."""
         grown = self.buckets(name)

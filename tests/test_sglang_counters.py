@@ -112,3 +112,18 @@ def test_a_busy_frontend_does_not_hide_a_dead_scheduler() -> None:
     assert before.fingerprint == after.fingerprint
     assert before.counters["heartbeat"] == 3.5
     assert one(lines({**beating, "scheduler_idle_seconds_total": 1.6})).fingerprint != before.fingerprint
+
+
+def test_passes_over_prompts_are_timed_by_stage() -> None:
+    """The last pass and the chunks before it; other stages are none, and a second rank tells the same."""
+
+    def stage(name: str, seconds: float, rank: str = "0") -> str:
+        family = "per_stage_req_latency_seconds"
+        told = lines({f"{family}_sum": seconds, f"{family}_count": 2}, stage=name, tp_rank=rank)
+        return told + lines({f"{family}_bucket": 2}, stage=name, tp_rank=rank, le="+Inf")
+
+    body = lines(BUSY) + stage("prefill_forward", 3) + stage("chunked_prefill", 4) + stage("request_process", 50)
+    for told in (body, body + stage("prefill_forward", 3, "1")):
+        passes = one(told).histograms["prefill_passes"]
+        assert (passes.sum, passes.count) == (7, 4)
+    assert "prefill_passes" not in one(lines(BUSY) + stage("request_process", 50)).histograms

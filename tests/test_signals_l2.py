@@ -320,6 +320,15 @@ def test_loading_costs_what_it_takes_against_computing() -> None:
     assert l2_traffic.load_cost.of(window(host(1), l2_read_tokens=5)) == UNKNOWN
 
 
+def test_a_prefill_is_best_timed_by_its_passes() -> None:
+    """They are the computing alone; the way from scheduling to the first token stands in where they are not told."""
+    timed = {"l2_load": 6.0, "prefill_passes": 2.0, "prefill": 50.0}
+    histograms = {name: histogram(0, 0, 0, 0, 5, total=seconds) for name, seconds in timed.items()}
+    before = sample(0, pools=[host(500)], histograms=dict.fromkeys(timed, NOTHING), l2_read_tokens=0, computed_prompt_tokens=0)
+    after = sample(10, pools=[host(500)], histograms=histograms, l2_read_tokens=1000, computed_prompt_tokens=1000)
+    assert l2_traffic.load_cost.of(moment(before, after)) == exactly(3.0)
+
+
 def test_requests_that_pile_up_behind_loads() -> None:
     """Four or more, and half of the queue; nobody fetches where nobody waits, and where it is not told nothing is known."""
 

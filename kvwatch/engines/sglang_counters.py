@@ -47,6 +47,9 @@ HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
     "l2_load": ("load_back_duration_seconds",),
 }
 """Where each histogram comes from: today's name, then what it was called."""
+STAGES = "per_stage_req_latency_seconds"
+PREFILL_STAGES = ("prefill_forward", "chunked_prefill", "chunked")
+"""Passes over a prompt: its last or only one, and those before it. Together they are rather too much than too little."""
 
 
 def oldest_release(series: Series, told: Version | None) -> Version:
@@ -98,7 +101,8 @@ def read_histograms(series: Series) -> tuple[dict[str, Histogram], tuple[Note, .
                 found[name] = histogram
                 old.extend([f"sglang:{family} is read for sglang:{today}"] if family != today else [])
                 break
-    return found, tuple(Note("renamed-series", text) for text in old)
+    passes = series.histogram(STAGES, PREFILL_STAGES)
+    return found | ({} if passes is None else {"prefill_passes": passes}), tuple(Note("renamed-series", text) for text in old)
 
 
 def _born(series: Series, name: str, release: Version, since: Version) -> float | None:

@@ -28,7 +28,7 @@ def _families(world: World, names: str) -> dict[str, World]:
 
 
 HISTOGRAMS: Mapping[str, World] = {
-    **_families(World.SCHEDULER, "queue_time_seconds queue_time_s"),
+    **_families(World.SCHEDULER, "queue_time_seconds queue_time_s per_stage_req_latency_seconds"),
     **_families(
         World.REQUEST,
         "time_to_first_token_seconds prompt_tokens_histogram generation_tokens_histogram num_retractions",

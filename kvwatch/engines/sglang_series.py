@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from zlib import crc32
@@ -82,9 +82,12 @@ class Series:
         """The label's value on the first series of a family."""
         return next((s.labels[key] for s in self.samples.get(name, ()) if key in s.labels), None)
 
-    def histogram(self, name: str) -> Histogram | None:
-        """The family's buckets with every label but ``le`` summed away; None when nothing was observed."""
-        buckets, sums, counts = (self.samples.get(name + suffix, ()) for suffix in ("_bucket", "_sum", "_count"))
+    def histogram(self, name: str, stages: Collection[str] = ()) -> Histogram | None:
+        """The family's buckets, of these stages if any are named, every label but ``le`` summed away; None when nothing was observed."""
+        buckets, sums, counts = (
+            [s for s in self.samples.get(name + suffix, ()) if not stages or s.labels.get("stage") in stages]
+            for suffix in ("_bucket", "_sum", "_count")
+        )
         return merge_histogram((s for s in buckets if "le" in s.labels), sums, counts)
 
 

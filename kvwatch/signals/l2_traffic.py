@@ -151,11 +151,12 @@ def _failed_stores(view: View) -> Interval:
 def _load_cost(view: View) -> Interval:
     """Seconds to load one token from L2 against seconds to compute it, where both are timed."""
     span = view.window()
-    loads, mean_load, read = span.observations("l2_load"), span.mean("l2_load"), view.l2_increase("l2_read_tokens")
-    prefills, mean_prefill, computed = span.observations("prefill"), span.mean("prefill"), span.increase("computed_prompt_tokens")
-    if not loads or not prefills or not read or not computed or not mean_load.known or not mean_prefill.known:
+    loading, passes, whole = (span.total(name) for name in ("l2_load", "prefill_passes", "prefill"))
+    computing = passes if passes.known else whole
+    loaded, computed = view.l2_increase("l2_read_tokens"), span.increase("computed_prompt_tokens")
+    if not loaded or not computed or not loading.known or not computing.known:
         return UNKNOWN
-    return (mean_load * exactly(loads / read)) / (mean_prefill * exactly(prefills / computed))
+    return (loading / exactly(loaded)) / (computing / exactly(computed))
 
 
 def _fetching_share(view: View) -> Interval | None:
