@@ -2,9 +2,9 @@
 
     python tests/evaluate_events.py FOLDER...      every folder below with vLLM's metrics and a ground truth beside them
 
-For each recording, with its KV events, with a late join, with 1 % of the messages lost for good, and from metrics alone: how many
-scrapes have the truth outside the interval, and the error of the guess of ``available`` in blocks. A scrape is compared with the looks
-at the pool within a tenth of a second that saw as many blocks in use. Exit 1 when a truth is outside.
+For each recording, with its KV events, with a late join, with an end of the messages in the middle, with 1 % of them lost for good, and
+from metrics alone: how many scrapes have the truth outside the interval, and the error of the guess of ``available`` in blocks. A scrape
+is compared with the looks at the pool within a tenth of a second that saw as many blocks in use. Exit 1 when a truth is outside.
 """
 
 from __future__ import annotations
@@ -77,6 +77,13 @@ def late(ranks: dict[str, RecordedRank], middle: float) -> Mapping[str, Recorded
     return ranks
 
 
+def ending(ranks: dict[str, RecordedRank], middle: float) -> Mapping[str, RecordedRank]:
+    """As a subscriber whose connection dies in the middle."""
+    for rank in ranks.values():
+        rank.lines = (line for line in list(rank.lines) if line[0] < middle)
+    return ranks
+
+
 def lossy(ranks: dict[str, RecordedRank], _middle: float) -> Mapping[str, RecordedRank]:
     """With 1 % of the messages lost for good."""
     chance = random.Random(1)
@@ -120,7 +127,7 @@ def scores(folder: Path, prepare: Prepare | None) -> dict[str, Score]:
     return found
 
 
-WAYS: Mapping[str, Prepare | None] = {"events": whole, "late join": late, "1 % lost": lossy, "metrics": None}
+WAYS: Mapping[str, Prepare | None] = {"events": whole, "late join": late, "early end": ending, "1 % lost": lossy, "metrics": None}
 
 
 def main(places: list[str]) -> int:

@@ -23,7 +23,7 @@ class PoolReading:
     ``blocks`` (without the null block) and ``used`` are whole numbers, ``running`` and ``waiting`` count requests. ``plain`` says that
     the pool is proven to be one group of full attention without a KV connector, ``bare_first`` that free bare blocks are used first,
     ``tail_blocks`` how many bare blocks a running request may hold (more than its last one with speculative decoding).
-    ``computed_tokens`` are prompt tokens computed here plus generated ones, ``first_tokens`` the requests that got one,
+    ``computed_tokens`` are prompt tokens computed here plus ``generated_tokens``, ``first_tokens`` the requests that got one,
     ``generating_tokens`` the generated ones of requests that have not finished (aborted ones for ever), ``resets`` HTTP calls that
     may have emptied the cache (known to be 0 only where calls are counted at all).
     """
@@ -39,6 +39,7 @@ class PoolReading:
     tail_blocks: int = 1
     computed_tokens: float | None = None
     first_tokens: float | None = None
+    generated_tokens: float | None = None
     generating_tokens: float | None = None
     preemptions: float | None = None
     resets: float | None = None
@@ -55,6 +56,11 @@ class PoolReading:
     def idle(self) -> bool:
         """Whether the engine has no request."""
         return self.used == 0 and self.running == 0 and self.waiting == 0
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a waiting request may have run before."""
+        return self.preemptions is None or self.preemptions > 0
 
     @property
     def filled(self) -> float | None:

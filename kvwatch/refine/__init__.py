@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from kvwatch.events.estimate import estimate
 from kvwatch.events.ledger import LedgerView
-from kvwatch.events.memory import PoolMemory
+from kvwatch.events.memory import PoolMemory, PoolReading
+from kvwatch.events.silence import Quiet, silenced
 from kvwatch.model import EngineState, Outcome, OwnerKey
 from kvwatch.refine.lmcache import Rounds, carried_on, rounds_of, with_locks
 from kvwatch.refine.vllm import host_pool, pool_reading, split_pool
@@ -31,6 +32,7 @@ class Refiner:
 
     memories: dict[OwnerKey, PoolMemory] = field(default_factory=dict)
     rounds: dict[OwnerKey, Rounds | None] = field(default_factory=dict)
+    quiet: dict[OwnerKey, Quiet] = field(default_factory=dict)
 
     def refine(self, outcome: Outcome, view_of: ViewOf = no_events) -> Outcome:
         """Narrow the pools of one outcome; ``view_of`` is asked for the moment the scrape was answered."""
@@ -52,6 +54,7 @@ class Refiner:
         if pool is None or reading is None:
             self.memories.pop(state.owner, None)
             return state
+        view = self._heard(state.owner, reading, view)
         before = self.memories.get(state.owner)
         memory = PoolMemory.begin(reading, view) if before is None else before.step(reading, view)
         self.memories[state.owner] = memory
@@ -59,3 +62,11 @@ class Refiner:
             return state
         split = split_pool(pool, reading, estimate(memory, view))
         return replace(state, pools=tuple(split if p is pool else host_pool(p, state, view) if p.tier == "l2" else p for p in state.pools))
+
+    def _heard(self, owner: OwnerKey, reading: PoolReading, view: LedgerView | None) -> LedgerView | None:
+        """The view, unless the engine's counters prove that its publisher is no longer heard."""
+        if view is None:
+            self.quiet.pop(owner, None)
+            return None
+        self.quiet[owner] = quiet = Quiet.after(self.quiet.get(owner), reading, view)
+        return silenced(view) if quiet.contradicts(reading) else view

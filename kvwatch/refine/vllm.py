@@ -55,6 +55,7 @@ def pool_reading(state: EngineState) -> PoolReading | None:
         tail_blocks=1 + math.ceil(ahead / size),
         computed_tokens=computed + generated if computed is not None and generated is not None else None,
         first_tokens=None if first is None else first.count,
+        generated_tokens=generated,
         generating_tokens=generated - finished.sum if generated is not None and finished is not None else None,
         preemptions=counters.get("preemptions"),
         resets=counters.get("cache_reset_calls"),
