@@ -124,6 +124,16 @@ def test_windows_and_states_are_noted(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "of state" in str(account(f"--model {path}", capsys)["notes"])
 
 
+def test_tokens_of_a_pool_with_windows_are_an_estimate_of_its_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Engines count them by the longest sequence or by the full layers alone; where all layers are alike there is nothing to say."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "model_type": "mistral", "sliding_window": 4096}))
+    assert "estimate" in str(account(f"--model {path} --pool-tokens 4096", capsys)["notes"])
+    assert "estimate" not in str(account(f"--model {path} --kv-memory 1GiB", capsys)["notes"])
+    path.write_text(json.dumps(LLAMA))
+    assert "estimate" not in str(account(f"--model {path} --pool-tokens 4096", capsys)["notes"])
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

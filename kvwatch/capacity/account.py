@@ -11,7 +11,10 @@ from kvwatch.wording import number
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A model on GPUs: ``gpu_bytes`` for KV on each, None when nobody said; ``lengths`` of sequences in tokens."""
+    """A model on GPUs: ``gpu_bytes`` for KV on each, None when nobody said; ``lengths`` of sequences in tokens.
+
+    ``told_in_tokens`` says that the memory was given as the tokens it holds.
+    """
 
     shape: KvShape
     tp: int
@@ -19,6 +22,7 @@ class Account:
     gpu_bytes: int | None
     lengths: tuple[int, ...]
     concurrency: int | None
+    told_in_tokens: bool = False
 
     @property
     def ceilings(self) -> tuple[int, ...]:
@@ -58,6 +62,8 @@ class Account:
             notes.append(
                 f"each sequence also keeps {number(state, 'bytes')} of state (recurrent part in 32 bits unless the model says otherwise)"
             )
+        if self.told_in_tokens and any(layer.window is not None or layer.state_bytes != 0 for layer in self.shape.layers):
+            notes.append("engines differ in how they count the tokens of such a pool: --kv-memory is certain, --pool-tokens an estimate")
         return tuple(notes)
 
     @property

@@ -64,7 +64,7 @@ def _account(args: argparse.Namespace) -> Account:
     shape = _shape(args)
     lengths = tuple(args.sequence or DEFAULT_SEQUENCES)
     shape.stages(args.tp, args.pp)
-    return Account(shape, args.tp, args.pp, _gpu_bytes(args, shape), lengths, args.concurrency)
+    return Account(shape, args.tp, args.pp, _gpu_bytes(args, shape), lengths, args.concurrency, args.pool_tokens is not None)
 
 
 def _shape(args: argparse.Namespace) -> KvShape:

@@ -54,8 +54,8 @@ def width_in(fields: Fields, dtype: str) -> tuple[str, Fraction]:
     if quantised.has("kv_cache_scheme", "kv_cache_quant_algo") or quantised.inner("quantization").has("kv_cache_quant_algo"):
         raise UnknownShape("the configuration brings its own KV cache quantisation, which engines follow or not: say --dtype fp8 or bf16")
     told = fields.text("torch_dtype") or fields.text("dtype")
-    if told is None:
-        raise UnknownShape("the configuration does not say torch_dtype: say --dtype")
+    if told is None:  # engines look into the weights, and load whatever is there in 16 bits or, from 32, in half precision
+        return "16-bit", HALF
     if width_of(told) == FLOAT:  # engines load models of 32 bits in half precision unless told not to
         return "float16", HALF
     return told.removeprefix("torch."), width_of(told)
