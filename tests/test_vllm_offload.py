@@ -211,6 +211,16 @@ def test_failed_handovers_are_counted_together() -> None:
     assert one(BASE + "".join(series(f"nixl_num_{name}_total", 2) for name in names)).counters == {"transfer_failures": 6}
 
 
+@pytest.mark.parametrize(
+    ("asked", "found", "beside", "role"), [(90, 80, "", "decode"), (90, 0, "", "prefill"), (0, 0, "", None), (90, 80, stored(5), None)]
+)
+def test_the_half_of_a_pair_is_told_by_its_traffic(asked: int, found: int, beside: str, role: str | None) -> None:
+    """Whose KV comes from elsewhere decodes, who gets none prefills; without traffic or beside a tier of its own nobody knows."""
+    traffic = series("external_prefix_cache_queries_total", asked) + series("external_prefix_cache_hits_total", found)
+    assert one(BASE + traffic + series("nixl_num_failed_transfers_total", 0) + beside).facts.get("role") == role
+    assert "role" not in one(BASE + traffic).facts
+
+
 def test_a_sleeping_engines_tiers_are_listed_with_nothing() -> None:
     """The host tier too offers nothing while the engine sleeps."""
     state = one(BASE + pinned(0.1) + stored(5) + series("engine_sleep_state", 1, OWNER + ',sleep_state="discard_all"'))

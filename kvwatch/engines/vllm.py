@@ -137,7 +137,7 @@ def _state(scrape: Scrape, series: Series, started: float | None) -> EngineState
         counters=counters,
         gauges={name: value for name, value in known.items() if value.known},
         histograms=histograms,
-        facts={**_facts(scrape, config, blocks.hybrid), **tier.facts},
+        facts={**_facts(scrape, config, blocks.hybrid), **_half(series, tier), **tier.facts},
         notes=tuple(series.notes),
         started=started,
         identity=f"{series.origin.model} {config.identity()}",
@@ -187,6 +187,17 @@ def _counters(series: Series, tier: HostTier) -> dict[str, float]:
     if series.counter("gpu_prefix_cache_queries") is not None and series.counter("prefix_cache_queries") is None:
         series.note("unit-unclear", "the first V1 releases counted cache lookups in blocks under this name: their ratio alone is sure")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _half(series: Series, tier: HostTier) -> dict[str, str]:
+    """Which half of a disaggregated pair, by its traffic: KV came to a decode engine, none to a prefill one that was asked as often.
+
+    The configuration does not tell, since either may be ``kv_both``. A tier behind HBM has hits too, so beside one nothing is known.
+    """
+    asked, found = (series.counter(name) for name in EXTERNAL)
+    if tier.facts or not series.configured(*HANDOVER) or not asked or found is None:
+        return {}
+    return {"role": "decode" if found > 0 else "prefill"}
 
 
 def _facts(scrape: Scrape, config: CacheConfig, hybrid: bool | None) -> dict[str, str]:  # noqa: FBT001  three-valued
