@@ -10,6 +10,7 @@ from itertools import chain
 _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
 _GZIP_MAGIC = b"\x1f\x8b"
 _LONGEST_WHOLE = 18  # digits; more are a float, which may be infinite but never too large for arithmetic
+_LATEST = 1e11  # Unix seconds: what is beyond is in no calendar
 _STEP = 1 << 20  # a bomb of any size inflates to this much before it is counted
 
 
@@ -45,6 +46,13 @@ def read_json(text: str | bytes) -> object:
         msg = "nested too deeply"
         raise ValueError(msg) from None
     return value
+
+
+def unix_seconds(value: object) -> float | None:
+    """Unix seconds in JSON, or None for what is no time."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LATEST:
+        return None
+    return float(value)
 
 
 def _whole(digits: str) -> float:

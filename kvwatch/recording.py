@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvwatch.content import CorruptError, TooLargeError, decode, read_json
+from kvwatch.content import CorruptError, TooLargeError, decode, read_json, unix_seconds
 from kvwatch.exposition import Memo
 from kvwatch.model import Outcome, ScrapeError
 from kvwatch.refine import Refiner, ViewOf, no_events
@@ -19,8 +19,6 @@ from kvwatch.turn import Clocked, failed, finished
 
 RECORDING = "metrics.jsonl.gz"
 LOADS = "loads.jsonl.gz"
-LATEST = 1e11
-"""Unix seconds; what is beyond is no time of a scrape, and no calendar has it."""
 LONGEST_LINE = 1 << 28
 CHUNK_BYTES = 1 << 16
 
@@ -90,14 +88,20 @@ def recording(path: Path, target: Target) -> Iterator[Outcome]:
 
 
 def recorded_events(folder: Path) -> ViewOf:
-    """The KV events recorded beside the scrapes, as a subscriber would have known them; nothing without them or without the extra."""
+    """The KV events recorded beside the scrapes, as a subscriber would have known them; nothing without them or without the extra.
+
+    Raises UnreadableError for a file that is there and cannot be opened.
+    """
     if not any(folder.glob("events.*.raw.jsonl.gz")):
         return no_events
     try:
         from kvwatch.events.replay import open_recording  # noqa: PLC0415  needs the extra "events"
     except ModuleNotFoundError:
         return no_events
-    ranks = open_recording(folder)
+    try:
+        ranks = open_recording(folder)
+    except OSError as error:
+        raise UnreadableError(f"{error.filename}: {error.strerror}; KV events lie beside a recording, or leave them away") from None
     return lambda rank, at: ranks[rank].view(at) if rank in ranks else None
 
 
@@ -112,18 +116,11 @@ def spacing(path: Path) -> float:
 def lines(file: Path) -> Iterator[Line]:
     """The scrapes of a recording, in the order of its lines. Raises UnreadableError."""
     for number, record in _records(file):
-        t, t1 = _seconds(record.get("t")), _seconds(record.get("t1"))
+        t, t1 = unix_seconds(record.get("t")), unix_seconds(record.get("t1"))
         if t is None:
             raise UnreadableError(f'{file}:{number}: no time \'t\'; a recording has lines {{"t": seconds, "body": text}}')
         body, error = record.get("body"), record.get("error")
         yield Line(t, t if t1 is None else t1, body if isinstance(body, str) else None, None if error is None else str(error))
-
-
-def _seconds(value: object) -> float | None:
-    """Unix seconds, or None for what is no time."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LATEST:
-        return None
-    return float(value)
 
 
 def _records(file: Path) -> Iterator[tuple[int, dict[str, object]]]:
@@ -159,7 +156,7 @@ class _Beside:
         if not file.is_file():
             return
         for _, record in _records(file):
-            body, t1 = record.get("body"), _seconds(record.get("t1", record.get("t")))
+            body, t1 = record.get("body"), unix_seconds(record.get("t1", record.get("t")))
             if isinstance(body, str) and t1 is not None:
                 try:
                     self.answers.append(read_json(body))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import shutil
+import math
 from pathlib import Path
 
 import msgspec
@@ -89,9 +89,14 @@ def test_a_damaged_file_is_read_up_to_the_damage(tmp_path: Path, damage: bytes) 
 
 
 def test_odd_lines_are_left_out(tmp_path: Path) -> None:
-    """Lines of another shape, and frames that are no base64."""
-    shutil.copy(RECORDING / EVENTS, tmp_path)
-    with gzip.open(tmp_path / EVENTS, "ab") as more:
+    """Lines of another shape, of no time, and frames that are no base64; a directory is no file."""
+    (tmp_path / "events.5558.raw.jsonl.gz").mkdir()
+    (tmp_path / "events.5559.raw.jsonl.gz").symlink_to(tmp_path / "nowhere")
+    with gzip.open(tmp_path / EVENTS, "wb") as more, gzip.open(RECORDING / EVENTS, "rb") as good:
+        messages = good.readlines()
+        for message, at in zip(messages, (math.nan, math.inf, -1.0, 1e300, True, 10**400), strict=False):
+            more.write(json.dumps(json.loads(message) | {"t": at}).encode() + b"\n")
+        more.writelines(messages)
         for line in ({"t": 2e9}, {"t": "now", "frames": []}, [1], {"t": 2e9, "frames": ["?"]}, {"t": 2e9, "frames": [5]}):
             more.write(json.dumps(line).encode() + b"\n")
     assert open_recording(tmp_path)["0"].view(3e9) == open_recording(RECORDING)["0"].view(3e9)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -202,3 +204,15 @@ def test_without_recorded_events_nobody_listened(tmp_path: Path) -> None:
     """And nothing is claimed about them."""
     assert recorded_events(tmp_path) is no_events
     assert no_events("0", 1.0) is None
+
+
+def test_events_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, with the file and why."""
+    file = write(tmp_path, [], "events.5557.raw.jsonl.gz")
+
+    def refuse(path: Path, *_mode: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(gzip, "open", refuse)
+    with pytest.raises(UnreadableError, match=f"^{file}: Permission denied; "):
+        recorded_events(tmp_path)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvwatch.content import read_json
+from kvwatch.content import read_json, unix_seconds
 from kvwatch.events.decode import END, GarbledBatch, decode, parse
 from kvwatch.events.ledger import LedgerView
 from kvwatch.events.track import Track
@@ -70,9 +70,8 @@ def open_recording(folder: Path) -> dict[str, RecordedRank]:
     A recording that has a publisher's first message knows that its cache was empty before. Raises OSError for a file that cannot be
     opened; one that breaks off is read up to there, and what the publisher knows after that is unknown.
     """
-    events = sorted(folder.glob("events.*.raw.jsonl.gz"), key=_port)
-    replays = sorted(folder.glob("replay.*.raw.jsonl.gz"), key=_port) or [folder / "replay.raw.jsonl.gz"]
-    answers = [_answers(file) for file in replays if file.exists()]
+    events, replays = _files(folder, "events.*.raw.jsonl.gz"), _files(folder, "replay.*.raw.jsonl.gz")
+    answers = [_answers(file) for file in replays or _files(folder, "replay.raw.jsonl.gz")]
     answers_of = dict(zip(_ranks([_told(answer.values()) for answer in answers]), answers, strict=True))
     ranks = _ranks([_told(frames for _, frames in _live(file)) for file in events])
     return {rank: _recorded(file, answers_of.get(rank, {})) for rank, file in zip(ranks, events, strict=True)}
@@ -112,6 +111,10 @@ def _told(messages: Iterable[Frames]) -> str | None:
     return None
 
 
+def _files(folder: Path, pattern: str) -> list[Path]:
+    return sorted((file for file in folder.glob(pattern) if file.is_file()), key=_port)
+
+
 def _port(file: Path) -> tuple[int, str]:
     port = file.name.split(".")[1]
     return int(port) if port.isdecimal() else 0, file.name
@@ -134,10 +137,10 @@ def _from_the_start(live: Iterator[tuple[float, Frames]], spare: dict[int, Frame
 
 def _live(file: Path) -> Iterator[tuple[float, Frames]]:
     for line in _lines(file):
-        if isinstance(line, dict) and isinstance(line.get("t"), int | float):
-            frames = _frames(line.get("frames"))
-            if frames:
-                yield float(line["t"]), frames
+        if isinstance(line, dict):
+            at, frames = unix_seconds(line.get("t")), _frames(line.get("frames"))
+            if at is not None and frames:
+                yield at, frames
 
 
 def _answers(file: Path) -> dict[int, Frames]:
