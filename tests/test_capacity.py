@@ -200,6 +200,7 @@ def test_heads_may_differ_by_layer() -> None:
         ("fp8", 64),
         ("fp8_e4m3", 64),
         ("fp8_e5m2", 64),
+        ("float8_e4m3fn", 64),
         ("int8", 64),
         ("nvfp4", 36),
         ("fp4", 36),
@@ -407,7 +408,8 @@ def test_what_the_file_leaves_open_is_refused(changes: Mapping[str, object], say
 
 def test_flags_of_an_unknown_type_are_refused() -> None:
     """A type nobody knows has no width, and a layout that depends on the model needs the model."""
-    with pytest.raises(UnknownShape, match="bf17"):
-        KvShape.uniform(1, 1, 1, "bf17")
+    for dtype in ("bf17", "fp8_per_token_head"):  # the latter keeps a scale for every token and head
+        with pytest.raises(UnknownShape, match=dtype):
+            KvShape.uniform(1, 1, 1, dtype)
     with pytest.raises(UnknownShape, match="--model"):
         KvShape.latent(1, 576, "fp8_ds_mla")

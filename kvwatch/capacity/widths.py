@@ -22,8 +22,8 @@ FOUR_BIT = ("fp4", "nvfp4", "fp4_e2m1")
 FOUR_BIT_BYTES = Fraction(1, 2) + Fraction(1, 16)
 """Half a byte, and one byte of scale for every 16 numbers."""
 MIXED = "fp8_ds_mla"
-EIGHT_BIT = ("fp8", "float8")
-"""Beginnings of the names of the 8-bit floating-point formats; their scales are per tensor."""
+EIGHT_BIT = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "float8_e4m3fn", "float8_e5m2")
+"""8-bit floating-point formats with a scale per tensor, which costs a token nothing. Others keep scales beside each head."""
 
 
 def width_of(dtype: str) -> Fraction:
@@ -35,7 +35,7 @@ def width_of(dtype: str) -> Fraction:
         raise UnknownShape("fp8_ds_mla keeps parts of a latent at different widths: give --model")
     if name in FOUR_BIT:
         return FOUR_BIT_BYTES
-    if name.startswith(EIGHT_BIT):
+    if name in EIGHT_BIT:
         return Fraction(1)
     msg = f"'{dtype}' is no KV data type: write bf16, fp16, fp32, fp8, int8 or nvfp4"
     raise UnknownShape(msg)
@@ -45,7 +45,7 @@ def width_in(fields: Fields, dtype: str) -> tuple[str, Fraction]:
     """Name and bytes of the type an engine would use for this model; ``dtype`` is what its flag says, "auto" for nothing."""
     sparse = fields.has("index_head_dim")
     if dtype != "auto":
-        if (sparse and dtype.lower().startswith(EIGHT_BIT)) or dtype == MIXED:
+        if (sparse and dtype.lower() in EIGHT_BIT) or dtype == MIXED:
             return MIXED, _mixed_latent(fields)
         return dtype, width_of(dtype)
     if sparse:
