@@ -2,7 +2,8 @@
 
 **What it means.** Every data-parallel rank owns its pool; a request on a full rank waits although its neighbour is idle.
 
-**How to tell.** The rank is saturated or has a queue, and a peer has no queue and a good part of its pool free.
+**How to tell.** The rank is saturated or has a queue, and a peer has no queue and a good part of its pool free. Prefill and decode engines are
+no peers: a request of the one cannot go to the other.
 
 **What to do first.** Look at how requests are spread over the ranks.
 """
