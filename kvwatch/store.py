@@ -37,6 +37,7 @@ class _TargetRecord:
     first_tried: float | None = None
     self_judged: Judged | None = None
     failures: dict[Reason, int] = field(default_factory=dict)
+    gpus: tuple[GpuState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class Store:
             del record.tracks[key]
             record.judged.pop(key, None)
         gpus = self._gpus_for(record)
+        record.gpus = () if gpus is None else gpus
         for state in outcome.states:
             key, track = state.owner, record.tracks[state.owner]
             view = View(track, record.target, self._watch, self._peers(state, outcome.at), self._server(record, state, outcome.at), gpus)
@@ -209,7 +211,25 @@ class Store:
                             frames=tuple(track.frames) if with_frames else (),
                         )
                     )
-            return Snapshot(now, self._watch, tuple(targets), tuple(owners), self._gpus)
+            mapped = [gpu for record in self._records.values() for gpu in record.gpus]
+            gpus = None if self._gpus is None else _told_apart(self._gpus, mapped)
+            return Snapshot(now, self._watch, tuple(targets), tuple(owners), gpus)
+
+
+def _told_apart(reading: GpuReading, mapped: list[GpuState]) -> GpuReading:
+    """The reading with the processes that are proven to be an engine's, or to be no engine's; what one calls foreign may be another's."""
+    told: dict[tuple[str, int], bool] = {}
+    for gpu in mapped:
+        for process in gpu.processes or ():
+            if process.mine is not None:
+                told[gpu.uuid, process.pid] = process.mine or told.get((gpu.uuid, process.pid), False)
+    return replace(reading, gpus=tuple(_with_owners(gpu, told) for gpu in reading.gpus))
+
+
+def _with_owners(gpu: GpuState, told: Mapping[tuple[str, int], bool]) -> GpuState:
+    if gpu.processes is None:
+        return gpu
+    return replace(gpu, processes=tuple(replace(p, mine=told.get((gpu.uuid, p.pid))) for p in gpu.processes))
 
 
 def _by_rank(key: OwnerKey) -> tuple[str, str, int, str]:

@@ -252,6 +252,26 @@ def test_gpus_are_told_as_nvml_tells_them() -> None:
     assert (second["state"], second["detail"], second["total"], second["processes"]) == ("lost", "fell off the bus", None, None)
 
 
+def test_processes_are_told_apart_where_that_is_proven() -> None:
+    """A process is an engine's if any engine proves so; on a card that no engine is proven to run on nobody knows."""
+    cards = tuple(
+        GpuState("n1", index, f"GPU-{index}", "card", "ok", processes=tuple(GpuProcess(pid, 1 << 30, mine=None) for pid in (7, 8, 9)))
+        for index in (0, 1)
+    )
+
+    def mapped(target: Target, _reading: GpuReading | None, _engines: int) -> tuple[GpuState, ...]:
+        own = {"a": 7, "b": 8}[target.name]
+        return (replace(cards[0], processes=tuple(GpuProcess(pid, 1 << 30, mine=pid == own) for pid in (7, 8, 9))),)
+
+    store = Store([replace(TARGET, name=name) for name in ("a", "b")], Watch(interval=10.0), active(), mapped)
+    store.set_gpus(GpuReading(0.0, NvmlState("ok"), cards))
+    for name in ("a", "b"):
+        store.add(turn(sample(target=name)))
+    first, second = read(verdict(store.snapshot(0.0), active()))["gpus"]
+    assert [p["mine"] for p in first["processes"]] == [True, True, False]
+    assert [p["mine"] for p in second["processes"]] == [None, None, None]
+
+
 def test_where_a_gpu_may_be_anybodys_the_engine_says_so() -> None:
     """Not without a GPU, not once they are mapped, and not of a server that has none."""
     card = GpuState("n1", 0, "GPU-0", "card", "ok", total=100, used=90, free=10)
