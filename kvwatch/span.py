@@ -78,12 +78,13 @@ class Span:
         """Whether a rate may be read from it."""
         return len(self.frames) > 1 and self.seconds >= LEAST_SPAN
 
-    def increase(self, counter: str) -> float | None:
-        """Sum of positive steps of a counter; None when it is unknown now or there is only one sample.
+    def increase(self, *counters: str) -> float | None:
+        """Sum of positive steps of a counter, of several the first that is known now; None where none is or there is only one sample.
 
         A counter born inside the span counts from 0: its owner was known before.
         """
-        if not self.judged or counter not in self.frames[-1].state.counters:
+        counter = next((c for c in counters if c in self.frames[-1].state.counters), None) if self.judged else None
+        if counter is None:
             return None
         seen = [f.counters[counter] for f in self.frames if counter in f.counters]
         born = 0.0 if counter in self.frames[0].counters else seen[0]

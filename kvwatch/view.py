@@ -126,7 +126,7 @@ class View:
     def l2_increase(self, *counters: str) -> float | None:
         """What L2's counters grew in the window: of the first one that is known."""
         span = self.window() if self.server is None else self.server.span(self.watch.window)
-        return next((grown for name in counters if (grown := span.increase(name)) is not None), None)
+        return span.increase(*counters)
 
     def gauge(self, name: str) -> Interval:
         """A further gauge of the owner; unknown when it is not reported."""

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -172,10 +173,8 @@ def _opened(family: int, kind: int, protocol: int, address: tuple[Any, ...], tim
 
 def _resolved(host: str, port: int, exchange: Exchange) -> Sequence[AddressInfo]:
     """The addresses of a host; raises ScrapeFailure when the name has none or the resolver does not answer in time."""
-    try:
+    with suppress(socket.gaierror):  # a name
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass  # a name
     answers: queue.SimpleQueue[Sequence[AddressInfo] | OSError] = queue.SimpleQueue()
 
     def look_up() -> None:

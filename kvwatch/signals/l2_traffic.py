@@ -55,8 +55,8 @@ def _unwritten_prompts(view: View) -> Interval | None:
         return None
     fresh = _fresh_seconds(view.l2_track())
     span, stores = (track.span(max(view.watch.window, fresh)) for track in (view.track, view.l2_track()))
-    computed = next((g for n in ("computed_prompt_tokens", "prompt_tokens") if (g := span.increase(n)) is not None), None)
-    asked = next((g for n in ("l2_store_requests", "l2_written_tokens", "l2_written_bytes") if (g := stores.increase(n)) is not None), None)
+    computed = span.increase("computed_prompt_tokens", "prompt_tokens")
+    asked = stores.increase("l2_store_requests", "l2_written_tokens", "l2_written_bytes")
     if computed is None or asked is None:
         return UNKNOWN
     if asked > 0:
@@ -73,9 +73,8 @@ def _drops(view: View) -> Interval:
 
 def _lately(view: View, *counters: str) -> Interval:
     """Increase over five minutes: a lower bound while less has been seen."""
-    track = view.l2_track()
-    span = track.span(LONG_SECONDS)
-    grown = next((g for n in counters if (g := span.increase(n)) is not None), None)
+    span = view.l2_track().span(LONG_SECONDS)
+    grown = span.increase(*counters)
     if grown is None:
         return UNKNOWN
     return exactly(grown) if span.seconds >= LONG_SECONDS else at_least(grown)
@@ -144,8 +143,8 @@ def _failed_stores(view: View) -> Interval:
         return exactly(dropped)
     went_on = any((g := span.increase(n)) is not None and g > 0 for n in ("l2_stores_done", "l2_evicted_objects"))
     failures = max(failed, default=0.0)
-    took = next((g for n in ("l2_written_objects", "l2_stores_done") if (g := span.increase(n)) is not None), 0.0)
-    return ZERO if went_on and failures <= took else exactly(failures)
+    took = span.increase("l2_written_objects", "l2_stores_done")
+    return ZERO if went_on and failures <= (0.0 if took is None else took) else exactly(failures)
 
 
 def _load_cost(view: View) -> Interval:
