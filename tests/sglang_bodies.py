@@ -8,7 +8,6 @@ from pathlib import Path
 from kvwatch.engines import Reading, Scrape, sglang
 from kvwatch.exposition import parse
 from kvwatch.model import EngineState
-from kvwatch.pool import Pool, PoolName
 from kvwatch.target import Target
 
 DATA = Path(__file__).parent / "data" / "sglang"
@@ -53,18 +52,6 @@ def kv(used: float | str, evictable: float | str, available: float | str, capaci
 RANK0 = {"tp_rank": "0", "pp_rank": "0", "dp_rank": "0"}
 BUSY: Mapping[str, float | str] = {"num_running_reqs": 8, "num_queue_reqs": 3, **kv(700, 200, 100)}
 """A scheduler with a queue."""
-
-
-def hbm(state: EngineState, name: PoolName = "full") -> Pool:
-    """A pool of its L1."""
-    pool = state.pool("l1", name)
-    assert pool is not None
-    return pool
-
-
-def codes(state: EngineState) -> set[str]:
-    """The codes of its notes."""
-    return {note.code for note in state.notes}
 
 
 def loads(age: float, rank: int = 0, **entry: object) -> dict[str, object]:

@@ -12,7 +12,8 @@ from kvwatch.events.silence import Quiet, silenced
 from kvwatch.model import Outcome
 from kvwatch.quantity import UNKNOWN, Interval, exactly
 from kvwatch.refine import Refiner
-from tests.vllm_bodies import OWNER, config, engine, hbm, one, series
+from tests.states import hbm
+from tests.vllm_bodies import OWNER, config, engine, one, series
 
 VIEW = LedgerView(0, 0, open=False, gpu=exactly(50), recent=exactly(50), cpu=exactly(5), batches=7)
 THEN = PoolReading(

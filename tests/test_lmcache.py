@@ -16,6 +16,7 @@ from kvwatch.quantity import UNKNOWN, Interval, at_least, exactly
 from kvwatch.store import Store
 from kvwatch.target import L2Setting, Target
 from kvwatch.view import Watch
+from tests.states import host
 
 DATA = Path(__file__).parent / "data" / "lmcache"
 GIB = 2.0**30
@@ -54,13 +55,6 @@ def attached(body: str, l2: L2Setting = UNTOLD) -> EngineState:
     """One engine's state, completed from the body."""
     (state,) = lmcache.attach((engine(),), scrape(body, l2)).states
     return state
-
-
-def host(state: EngineState) -> Pool:
-    """Its L2 pool."""
-    pool = state.pool("l2", "kv")
-    assert pool is not None
-    return pool
 
 
 def workers(series: str, *values: float) -> str:

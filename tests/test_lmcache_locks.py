@@ -16,10 +16,10 @@ import pytest
 from kvwatch.engines import Scrape, lmcache
 from kvwatch.exposition import parse
 from kvwatch.model import EngineState, Outcome
-from kvwatch.pool import Pool
 from kvwatch.quantity import TRUE, Interval, exactly
 from kvwatch.refine import Refiner
 from kvwatch.target import Target
+from tests.states import host
 
 CAPTURES = Path(os.environ.get("KVWATCH_CAPTURES", "no recordings")) / "lmcache"
 MIB = 2.0**20
@@ -52,13 +52,6 @@ def watched(*bodies: str) -> list[EngineState]:
 def used(state: EngineState) -> Interval:
     """Bytes used of its pool."""
     return host(state).used
-
-
-def host(state: EngineState) -> Pool:
-    """Its L2 pool."""
-    pool = state.pool("l2", "kv")
-    assert pool is not None
-    return pool
 
 
 def test_three_rounds_in_vain_prove_that_everything_is_locked() -> None:

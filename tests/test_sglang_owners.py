@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvwatch.quantity import exactly
-from tests.sglang_bodies import BUSY, RANK0, cache, codes, hbm, kv, lines, one, read, recorded
+from tests.sglang_bodies import BUSY, RANK0, cache, kv, lines, one, read, recorded
+from tests.states import codes, hbm
 
 
 def test_ranks_that_repeat_each_other_are_one_owner() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwatch.quantity import UNKNOWN, Interval, at_most, exactly
-from tests.sglang_bodies import BUSY, RANK0, cache, codes, hbm, kv, lines, loads, one, read
+from tests.sglang_bodies import BUSY, RANK0, cache, kv, lines, loads, one, read
+from tests.states import codes, hbm
 
 
 def test_three_states_are_a_partition() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvwatch.quantity import exactly
-from tests.sglang_bodies import BUSY, hbm, lines, loads, one, read
+from tests.sglang_bodies import BUSY, lines, loads, one, read
+from tests.states import hbm
 
 
 def test_a_fresh_load_report_is_newer_than_the_gauges() -> None:

@@ -18,7 +18,8 @@ from kvwatch.exposition import Memo, parse
 from kvwatch.model import EngineState
 from kvwatch.quantity import Interval
 from kvwatch.target import Target
-from tests.sglang_bodies import DATA, hbm, one
+from tests.sglang_bodies import DATA, one
+from tests.states import hbm
 
 CAPTURES = Path(os.environ.get("KVWATCH_CAPTURES", "no recordings")) / "sglang"
 LAG_TOKENS = 40 * 16

@@ -22,7 +22,8 @@ from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_least, at_most, exactly
 from kvwatch.refine import Refiner
 from kvwatch.schema import COUNTERS, FACTS, GAUGES, HISTOGRAMS
 from tests import golden
-from tests.vllm_bodies import OWNER, codes, config, engine, hbm, one, read, series
+from tests.states import codes, hbm
+from tests.vllm_bodies import OWNER, config, engine, one, read, series
 
 DATA = Path(__file__).parent / "data" / "vllm"
 VERSIONS = ("0.6", "0.9", "0.32-offload", "0.32-dp2")

@@ -6,7 +6,8 @@ import pytest
 
 from kvwatch.quantity import UNKNOWN, ZERO, Interval, at_most, exactly
 from kvwatch.target import L2Setting
-from tests.vllm_bodies import OWNER, codes, config, engine, host, one, read, series
+from tests.states import codes, host
+from tests.vllm_bodies import OWNER, config, engine, one, read, series
 
 GIB = 2.0**30
 BASE = engine(0.5) + config()

@@ -18,7 +18,8 @@ import pytest
 
 from kvwatch.model import EngineState
 from kvwatch.pool import Pool
-from tests.vllm_bodies import hbm, read
+from tests.states import hbm
+from tests.vllm_bodies import read
 
 SUBSET = Path(__file__).parent / "data" / "vllm" / "truth.jsonl.gz"
 CAPTURES = Path(os.environ.get("KVWATCH_CAPTURES", "")) / "vllm"

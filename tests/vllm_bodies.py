@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from kvwatch.engines import Reading, Scrape, vllm
 from kvwatch.exposition import parse
 from kvwatch.model import EngineState
-from kvwatch.pool import Pool
 from kvwatch.target import L2Setting, Target
 
 UNTOLD = L2Setting()
@@ -41,22 +40,3 @@ def engine(usage: float, running: float = 3, waiting: float = 0, labels: str = O
     """The scheduler's gauges."""
     gauges = {"kv_cache_usage_perc": usage, "num_requests_running": running, "num_requests_waiting": waiting}
     return "".join(series(name, value, labels) for name, value in gauges.items())
-
-
-def hbm(state: EngineState) -> Pool:
-    """Its L1 pool."""
-    pool = state.pool("l1", "full")
-    assert pool is not None
-    return pool
-
-
-def host(state: EngineState) -> Pool:
-    """Its L2 pool."""
-    pool = state.pool("l2", "kv")
-    assert pool is not None
-    return pool
-
-
-def codes(state: EngineState) -> set[str]:
-    """The codes of its notes."""
-    return {note.code for note in state.notes}
