@@ -16,6 +16,10 @@ _BARE_IPV6 = re.compile(r"[^\[\]/]*:[^\[\]/]*:[^\[\]/]*")
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
 
 
+class ListenError(Exception):
+    """The address cannot be listened on; the message is one line for the person who chose it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """An absolute http or https URL in parts: host without brackets, path with its slash, query without its mark."""

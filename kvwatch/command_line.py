@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kvwatch import __version__, commands
+from kvwatch.address import ListenError
 from kvwatch.capacity import cli as capacity_cli
 from kvwatch.commands import NO_ROOM, UsageError
 from kvwatch.config import ConfigError
@@ -21,6 +22,7 @@ from kvwatch.wording import printable
 
 WRONG_USAGE = 64
 UNUSABLE = 3
+NOT_SERVED = 1
 NOT_WRITTEN = 74
 
 
@@ -146,6 +148,9 @@ def _run(args: argparse.Namespace) -> int:
     except UnreadableError as error:
         print(f"kvwatch {args.command}: {printable(str(error))}", file=sys.stderr)
         return UNUSABLE
+    except ListenError as error:
+        print(f"kvwatch {args.command}: {printable(str(error))}", file=sys.stderr)
+        return NOT_SERVED
 
 
 def _write_no_more() -> None:

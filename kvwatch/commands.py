@@ -57,18 +57,13 @@ def serve(args: argparse.Namespace) -> int:
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from kvwatch.daemon import run  # noqa: PLC0415  the web stack is heavy and only this command needs it
-    from kvwatch.web.server import ListenError  # noqa: PLC0415
 
     given = _overrides(args.config, args.target, args.listen)
 
     def load_again() -> Config:
         return _load_sized(given, need_urls=True)
 
-    try:
-        return run(load_again(), load_again)
-    except ListenError as error:
-        print(f"kvwatch serve: {error}", file=sys.stderr)
-        return 1
+    return run(load_again(), load_again)
 
 
 def diagnose(args: argparse.Namespace) -> int:
@@ -100,13 +95,8 @@ def _is_url(source: str) -> bool:
 def demo(args: argparse.Namespace) -> int:
     """Replay incidents and watch them."""
     from kvwatch.demo import run  # noqa: PLC0415
-    from kvwatch.web.server import ListenError  # noqa: PLC0415
 
-    try:
-        return run(args.seconds, _overrides(None, listen=args.listen).listen, args.skip, sys.stdout)
-    except ListenError as error:
-        print(f"kvwatch demo: {error}", file=sys.stderr)
-        return 1
+    return run(args.seconds, _overrides(None, listen=args.listen).listen, args.skip, sys.stdout)
 
 
 def rules(args: argparse.Namespace) -> int:

@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvwatch.web.server import ListenError, listen
+from kvwatch.address import ListenError
+from kvwatch.web.server import listen
 from tests.web_server import serving
 from tests.web_source import FakeSource, load
 

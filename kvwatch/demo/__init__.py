@@ -15,13 +15,14 @@ from contextlib import ExitStack, contextmanager
 from importlib.resources import as_file, files
 from typing import TextIO
 
+from kvwatch.address import ListenError
 from kvwatch.config import load
 from kvwatch.daemon import Daemon
 from kvwatch.demo.replay import Tape, read_incident, replaying
 from kvwatch.demo.story import Story
 from kvwatch.rules import names
 from kvwatch.web.app import build_app
-from kvwatch.web.server import ListenError, build_server, listen
+from kvwatch.web.server import build_server, listen
 
 ENGINES = {
     "sglang-hicache": "SGLang 0.5.23: 8,192 tokens of KV in HBM (L1), twice as much in host memory (L2, write_through_selective)",

@@ -14,13 +14,11 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from kvwatch.address import ListenError
+
 HIGHEST_PORT = 65535
 GRACE_SECONDS = 2
 """How long open requests may go on after the order to stop; a supervisor waits at least 5 s."""
-
-
-class ListenError(Exception):
-    """The address cannot be listened on; the message is one line for the person who chose it."""
 
 
 def listen(host: str, port: int) -> tuple[socket.socket, ...]:
