@@ -29,11 +29,18 @@ def rendered(rule: str, thresholds: Mapping[str, Mapping[str, float]] | None = N
     return next(alert for alert in alerts if alert["labels"]["rule"] == rule)
 
 
-def promtool_says(folder: Path, alerts: list[dict[str, Any]], series: Mapping[str, str], *checks: Mapping[str, object]) -> str:
+def all_bare() -> list[dict[str, Any]]:
+    """All alerts without their annotations, which promtool compares literally."""
+    return [a for a in yaml.safe_load(render(["alerts"], Site(active(), ROOT))[PATH])["groups"][0]["rules"] if a.pop("annotations")]
+
+
+def promtool_says(
+    folder: Path, alerts: list[dict[str, Any]], series: Mapping[str, str], *checks: Mapping[str, object], kind: str = "alert_rule_test"
+) -> str:
     """What promtool has against a test of these alerts, on series with a value each ``STEP``; nothing when it passes."""
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "g", "interval": STEP, "rules": alerts}]}))
     inputs = [{"series": name, "values": values} for name, values in series.items()]
-    tests = [{"interval": STEP, "input_series": inputs, "alert_rule_test": list(checks)}]
+    tests = [{"interval": STEP, "input_series": inputs, kind: list(checks)}]
     file = folder / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": STEP, "tests": tests}))
     done = subprocess.run(["promtool", "test", "rules", str(file)], check=False, capture_output=True, text=True)
@@ -135,7 +142,6 @@ def test_alerts_about_kvwatch_itself(tmp_path: Path) -> None:
 
 def test_what_a_root_leaves_behind_tells_nobody(tmp_path: Path) -> None:
     """Late first tokens stay in the window for a while after the pool has room: no news then, but news when they stay for good."""
-    alerts = [a for a in yaml.safe_load(render(["alerts"], Site(active(), ROOT))[PATH])["groups"][0]["rules"] if a.pop("annotations")]
     o, steps = owner(), 24
     series = {
         f"kvwatch_l1_bound{{{o},reason='saturated'}}": f"1x{steps} 0x99",
@@ -150,4 +156,33 @@ def test_what_a_root_leaves_behind_tells_nobody(tmp_path: Path) -> None:
         for rule, name in (("l1-saturated", "KvwatchL1Saturated"), ("ttft-degraded", "KvwatchTtftDegraded"))
         for at in (115, 145, 160, 200, 270, 400)
     ]
-    assert promtool_says(tmp_path, alerts, series, *checks) == ""
+    assert promtool_says(tmp_path, all_bare(), series, *checks) == ""
+
+
+def test_an_effect_ends_before_its_root(tmp_path: Path) -> None:
+    """Its effects have ended when a root is about to end: whatever Alertmanager hears first, none of them tells anybody."""
+    o, steps = owner(), 24
+    found = f"kvwatch_finding_quiet_seconds{{{o},rule='l1-saturated',severity='critical',reason=''}}"
+    series = {
+        f"kvwatch_l1_bound{{{o},reason='saturated'}}": f"1x{steps} 0x99",
+        f"kvwatch_pain{{{o}}}": f"1x{steps} 0x99",
+        f"kvwatch_ttft_high{{{o}}}": "1x123",
+        f"kvwatch_ttft_fresh{{{o}}}": "1x123",
+        found: f"0x{steps} 5 10 15 20 25 30 stale",
+    }
+    checks = [
+        {
+            "expr": 'count by (rule) (ALERTS{alertstate="firing"})',
+            "eval_time": f"{at}s",
+            "exp_samples": [{"labels": f'{{rule="{rule}"}}', "value": 1} for rule in firing],
+        }
+        for at, firing in (
+            (120, ["l1-saturated", "ttft-degraded"]),
+            (130, ["l1-saturated", "ttft-degraded"]),
+            (140, ["l1-saturated"]),
+            (145, ["l1-saturated"]),
+            (160, []),
+            (200, []),
+        )
+    ]
+    assert promtool_says(tmp_path, all_bare(), series, *checks, kind="promql_expr_test") == ""

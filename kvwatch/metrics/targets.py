@@ -79,13 +79,18 @@ def gpus(said: Verdict, *, processes: bool) -> Iterator[Metric]:
 
 
 def findings(said: Verdict) -> Iterator[Metric]:
-    """What fires, and how much of it."""
-    family = GaugeMetricFamily("kvwatch_finding", "a finding that fires", labels=("rule", "severity", "reason", *OWNER))
+    """What fires, whether it may be ending, and how much of it there is."""
+    labels = ("rule", "severity", "reason", *OWNER)
+    family = GaugeMetricFamily("kvwatch_finding", "a finding that fires", labels=labels)
+    quiet = GaugeMetricFamily("kvwatch_finding_quiet_seconds", "since the terms of a finding that fires were last true", labels=labels)
     firing = [f for f in said.findings if f.status == "firing"]
     for f in firing:
         s = f.subject
-        family.add_metric((f.rule, f.severity, f.reason or "", s.target, s.engine or "", short(s.model or ""), short(s.rank or "")), 1.0)
+        of = (f.rule, f.severity, f.reason or "", s.target, s.engine or "", short(s.model or ""), short(s.rank or ""))
+        family.add_metric(of, 1.0)
+        quiet.add_metric(of, f.quiet_seconds)
     yield family
+    yield quiet
     yield GaugeMetricFamily("kvwatch_findings_firing", "findings that fire", value=len(firing))
 
 

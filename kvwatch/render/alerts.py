@@ -2,8 +2,9 @@
 
 The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. A superseded alert is silent while the specific
 one fires. What a root brought about shows in rates and quantiles for a window after the root itself is over, when Alertmanager does not
-inhibit it any more: for that time such an alert is silent, too, unless it is critical. The specific and the roots come first: a group
-evaluates its alerts in order.
+inhibit it any more: for that time such an alert is silent, too, unless it is critical. It ends before its root does: were both to end at
+once, Alertmanager could hear first that the root is over, and tell the effect. The specific and the roots come first: a group evaluates
+its alerts in order.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SHOWN = 4
 """How many values a description carries."""
 AFTERMATH_WINDOWS = 2
 """How many windows after a root an effect that remains is a trouble of its own."""
+ENDING_SHARE = 0.5
+"""What part of its clear-hold a root has to be quiet to count as ending; what is left is for Prometheus to see it."""
 WRITERS: Mapping[SignalUnit, str] = {
     "ratio": "humanizePercentage",
     "fraction": 'printf "%.2f"',
@@ -128,15 +131,20 @@ def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
 
 
 def _aftermath(r: ActiveRule, site: Site) -> str:
-    """What keeps an effect silent when its root is just over."""
+    """What keeps an effect silent when its root is about to end or just over."""
     if r.rule.severity == "critical":
         return ""
     expr = ""
     for on, spreads in ((OWNER, False), (MODEL, True)):
-        roots = "|".join(o.rule.id for o in site.rules if o.rule.spreads == spreads and r.rule.id in silenced(o.rule))
+        roots = [o for o in site.rules if o.rule.spreads == spreads and r.rule.id in silenced(o.rule)]
         if roots:
-            firing = f'ALERTS{{alertstate="firing", rule=~"{roots}"}}'
-            expr += f" unless {on} (last_over_time({firing}[{_duration(AFTERMATH_WINDOWS * site.window)}]) unless {on} {firing})"
+            names = "|".join(o.rule.id for o in roots)
+            firing = f'ALERTS{{alertstate="firing", rule=~"{names}"}}'
+            ending = ENDING_SHARE * min(o.clear_hold_for(engine) for o in roots for engine in (None, *o.rule.holds))
+            expr += (
+                f" unless {on} (last_over_time({firing}[{_duration(AFTERMATH_WINDOWS * site.window)}]) unless {on} {firing})"
+                f' unless {on} kvwatch_finding_quiet_seconds{{rule=~"{names}"}} > {ending:g}'
+            )
     return expr
 
 
