@@ -238,6 +238,47 @@ def test_a_name_of_ones_own_is_everywhere() -> None:
     assert all(thing["metadata"]["name"].startswith("eyes-kvwatch") for thing in objects)
 
 
+@pytest.mark.parametrize("long", [{"fullnameOverride": "f" * 63}, {"nameOverride": "n" * 80}])
+def test_a_long_name_is_still_a_name_for_each_object(long: Mapping[str, Any]) -> None:
+    """However long a release's name is, no two objects share one: what is made from files would else replace the configuration."""
+    objects, _ = rendered(long | {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}})
+    keys = [(thing["kind"], thing["metadata"]["name"]) for thing in objects]
+    assert len(set(keys)) == len(keys)
+    for thing in objects:
+        if thing["kind"] not in BY_THE_OPERATOR:
+            check(thing)
+
+
+def test_two_sidecar_releases_do_not_watch_each_others_pods() -> None:
+    """Each release's monitor looks for the labels that its own notes show; labels of one's own take their place."""
+
+    def found_by(values: Mapping[str, Any], name: str) -> Mapping[str, str]:
+        objects, notes = rendered(EXAMPLES["sidecar"] | values, name=name)
+        (monitor,) = named(objects, "PodMonitor").values()
+        labels: Mapping[str, str] = monitor["spec"]["selector"]["matchLabels"]
+        assert labels == snippet(notes)["metadata"]["labels"]
+        return labels
+
+    vllm, sglang = found_by({}, "vllm"), found_by({}, "sglang")
+    assert not vllm.items() <= sglang.items()
+    assert found_by({"sidecar": {"podLabels": {"team": "chat"}}}, "vllm") == {"team": "chat"}
+
+
+@pytest.mark.parametrize("values", [{}, {"targets": None}, {"targets": None, "extraTargets": None, "config": None}])
+def test_a_list_without_entries_is_no_target(values: Mapping[str, Any]) -> None:
+    """Entries that are all commented out leave null behind: that is as none, and the notes say what is to be done."""
+    objects, notes = rendered(values)
+    (workload,) = workloads(objects)
+    assert config_of(pod_of(workload), objects).targets == ()
+    assert "No target is configured yet" in notes
+
+
+def test_no_example_looks_into_the_hosts_processes() -> None:
+    """GPUs are read without: nobody is given the host's pids who did not ask for them."""
+    for values in VALUES.values():
+        assert not any(pod_of(workload).get("hostPID", False) for workload in workloads(rendered(values)[0]))
+
+
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [

@@ -13,10 +13,10 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The name of what is made from a file: (list . path ending). The file kvwatch.* has the release's own name. */}}
+{{/* The name of what is made from a file: (list . path ending). The file kvwatch.* has the release's own name. Not cut, or two were one. */}}
 {{- define "kvwatch.filename" -}}
 {{- $stem := index . 1 | base | trimSuffix (index . 2) | trimPrefix "kvwatch" -}}
-{{- printf "%s-%s" (include "kvwatch.fullname" (index . 0)) ($stem | trimPrefix "-") | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" (include "kvwatch.fullname" (index . 0)) ($stem | trimPrefix "-") | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "kvwatch.selector" -}}
@@ -39,16 +39,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* What the pods of engines carry, and no other release's: two monitors of one pod would count everything twice. */}}
+{{- define "kvwatch.sidecarLabels" -}}
+{{- toYaml (.Values.sidecar.podLabels | default (dict "kvwatch" (include "kvwatch.fullname" .))) -}}
+{{- end -}}
+
+{{/* All targets; a list whose entries are all commented out is null. */}}
+{{- define "kvwatch.targets" -}}
+{{- with concat (.Values.targets | default list) (.Values.extraTargets | default list) }}{{ toYaml . }}{{ else }}[]{{ end -}}
+{{- end -}}
+
 {{/* kvwatch.yaml: the settings, then all targets. */}}
 {{- define "kvwatch.config" -}}
 {{- with .Values.config }}
 {{- toYaml . }}
 {{ end -}}
 targets:
-{{- with concat .Values.targets .Values.extraTargets }}
-{{ toYaml . | indent 2 }}
-{{- else }} []
-{{- end }}
+{{- include "kvwatch.targets" . | nindent 2 }}
 {{- end -}}
 
 {{/* The container, the same in every mode. */}}
