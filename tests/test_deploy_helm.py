@@ -241,7 +241,7 @@ def test_a_name_of_ones_own_is_everywhere() -> None:
 @pytest.mark.parametrize("long", [{"fullnameOverride": "f" * 63}, {"nameOverride": "n" * 80}])
 def test_a_long_name_is_still_a_name_for_each_object(long: Mapping[str, Any]) -> None:
     """However long a release's name is, no two objects share one: what is made from files would else replace the configuration."""
-    objects, _ = rendered(long | {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}})
+    objects, _ = rendered({**long, "prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}})
     keys = [(thing["kind"], thing["metadata"]["name"]) for thing in objects]
     assert len(set(keys)) == len(keys)
     for thing in objects:
@@ -253,7 +253,7 @@ def test_two_sidecar_releases_do_not_watch_each_others_pods() -> None:
     """Each release's monitor looks for the labels that its own notes show; labels of one's own take their place."""
 
     def found_by(values: Mapping[str, Any], name: str) -> Mapping[str, str]:
-        objects, notes = rendered(EXAMPLES["sidecar"] | values, name=name)
+        objects, notes = rendered({**EXAMPLES["sidecar"], **values}, name=name)
         (monitor,) = named(objects, "PodMonitor").values()
         labels: Mapping[str, str] = monitor["spec"]["selector"]["matchLabels"]
         assert labels == snippet(notes)["metadata"]["labels"]
