@@ -285,23 +285,29 @@ def test_the_list_does_not_move_under_the_readers_hand(page: Page, source: Count
     expect(names.first).to_have_text("kv-server rank 0")
 
 
-def test_an_unchanged_verdict_is_not_announced_again(page: Page, source: CountingSource) -> None:
-    """The summary is a polite live region and nothing in it is touched unless it changed."""
+def test_only_news_is_announced(page: Page, source: CountingSource) -> None:
+    """A screen reader hears what fires when that changes, and nothing when only a figure of the summary does."""
     see(page, source)
-    expect(page.locator("#summary")).to_have_attribute("aria-live", "polite")
     page.evaluate(
         """() => {
-            window.touched = 0;
-            const watch = new MutationObserver((changes) => { window.touched += changes.length; });
-            const everything = { subtree: true, childList: true, characterData: true, attributes: true };
-            for (const id of ["summary", "connection"]) watch.observe(document.getElementById(id), everything);
+            window.heard = [];
+            const words = ({ addedNodes: [added], target }) => (added ? added.textContent : target.data);
+            const listen = (changes) => window.heard.push(...changes.map(words).filter(Boolean));
+            for (const region of document.querySelectorAll("[aria-live], [role=status]"))
+                new MutationObserver(listen).observe(region, { subtree: true, childList: true, characterData: true });
         }"""
     )
+    source.shown["summary"] = "chat-0: 41 requests wait"
     look_again(page)
-    assert page.evaluate("window.touched") == 0
+    expect(page.locator("#summary")).to_contain_text("41 requests wait")
+    look_again(page)
+    assert page.evaluate("window.heard") == []
+    source.shown["findings"][0]["status"] = "pending"
     source.shown["status"] = "warning"
     look_again(page)
-    assert page.evaluate("window.touched") > 0
+    look_again(page)
+    assert page.evaluate("window.heard") == ["warning: chat-0: 41 requests wait"]
+    expect(page.locator("#news")).to_be_empty()
 
 
 def test_a_lost_daemon_is_told_and_found_again(page: Page, source: CountingSource) -> None:
@@ -311,8 +317,10 @@ def test_a_lost_daemon_is_told_and_found_again(page: Page, source: CountingSourc
     page.clock.run_for(3_500)
     expect(page.get_by_role("status")).to_contain_text(re.compile(r"Connection lost since \d\d:\d\d:\d\d"))
     expect(page.locator("#summary")).to_contain_text("40 requests wait")
+    expect(page).to_have_title("connection lost \N{MIDDLE DOT} kvwatch")
     page.context.set_offline(False)
     expect(page.get_by_role("status")).to_have_text("live")
+    expect(page).to_have_title("critical \N{MIDDLE DOT} kvwatch")
 
 
 def test_a_failing_daemon_is_asked_ever_less(page: Page, source: CountingSource) -> None:
@@ -356,6 +364,71 @@ def test_names_from_labels_are_only_text(page: Page, source: CountingSource) -> 
     assert {*links} == {"runbook/l1-saturated"}
 
 
+def test_no_name_turns_the_words_around_it(page: Page, source: CountingSource) -> None:
+    """A character that changes the direction of writing is spelled out in text and in what is read aloud."""
+    verdict = load("flagship")
+    turned = "\N{RIGHT-TO-LEFT OVERRIDE}0-tahc"
+    for finding in verdict["findings"][:3]:
+        finding["subject"]["target"] = turned
+    verdict["engines"][0]["target"] = verdict["targets"][0]["name"] = turned
+    verdict["summary"] = f"{turned}: requests wait"
+    source.shown = verdict
+    page.goto("/")
+    expect(page.locator("#summary p")).to_have_text(r"\u202e0-tahc: requests wait")
+    expect(page.locator(".engine h3").first).to_have_attribute("title", r"\u202e0-tahc")
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in page.content()
+
+
+def test_a_name_without_end_pushes_nothing_away(page: Page, source: CountingSource) -> None:
+    """However long a model's name is, what to do is on the first screen; an open row shows more of a name than a closed one."""
+    verdict = load("flagship")
+    for named in (*(finding["subject"] for finding in verdict["findings"]), *verdict["engines"]):
+        named["model"] = "organisation/" + "model-" * 700
+    see(page, source, verdict)
+    box = page.locator(".finding .remedy li").first.bounding_box()
+    assert box is not None
+    assert box["y"] < 500
+    opened, closed = (row(page, name).locator(".who > .dim").bounding_box() for name in ("chat-0 rank 0", "chat-1 rank 0"))
+    assert opened is not None
+    assert closed is not None
+    assert closed["height"] < opened["height"] < 100
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (640, 400), (320, 640), (320, 256)])
+def test_what_is_jumped_to_is_not_below_the_bar(page: Page, source: CountingSource, width: int, height: int) -> None:
+    """On a phone and enlarged to 400 % too, a section's heading is to be seen after its link was followed."""
+    page.emulate_media(reduced_motion="reduce")
+    page.set_viewport_size({"width": width, "height": height})
+    see(page, source)
+    page.get_by_role("navigation", name="Sections").get_by_role("link", name=re.compile("^Engines")).click()
+    covered = """(title) => {
+        const box = title.getBoundingClientRect();
+        return document.elementFromPoint(box.left + 5, box.top + box.height / 2) !== title;
+    }"""
+    assert page.locator("#engines-title").evaluate(covered) is False
+
+
+def test_the_bar_comes_back_on_a_phone_when_the_connection_is_lost(page: Page, source: CountingSource) -> None:
+    """Far down the page, too, nobody takes old figures for new ones."""
+    page.set_viewport_size({"width": 320, "height": 640})
+    see(page, source)
+    page.evaluate("scrollTo({ top: document.body.scrollHeight, behavior: 'instant' })")
+    expect(page.get_by_role("status")).not_to_be_in_viewport()
+    page.context.set_offline(True)
+    page.clock.run_for(3_500)
+    expect(page.get_by_role("status")).to_be_in_viewport()
+
+
+def test_a_printed_page_is_dark_on_white(page: Page, source: CountingSource) -> None:
+    """Paper is white whatever colours were chosen for the screen."""
+    see(page, source)
+    page.get_by_label("Colours").select_option("light")
+    ink = page.evaluate("getComputedStyle(document.body).color")
+    page.get_by_label("Colours").select_option("dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).color") == ink
+
+
 @pytest.mark.parametrize("name", VERDICTS)
 def test_nothing_sticks_out_of_any_screen(page: Page, source: CountingSource, name: str) -> None:
     """With every part open the page is never wider than the screen."""
@@ -388,6 +461,18 @@ def test_two_hundred_engines_stay_in_hand(page: Page, source: CountingSource) ->
     page.get_by_role("button", name="Show 180 more without trouble").press("Enter")
     expect(names).to_have_count(200)
     assert page.evaluate("document.querySelectorAll('#engines *').length") < 10_000
+
+
+def test_a_filter_can_be_taken_back_however_few_engines_are_left(page: Page, source: CountingSource) -> None:
+    """What hides rows is in sight as long as it does."""
+    see(page, source, fleet(6))
+    page.get_by_label("Filter").fill("chat-000")
+    source.shown["engines"].pop()
+    look_again(page)
+    expect(page.locator(".engine")).to_have_count(1)
+    page.get_by_label("Filter").fill("")
+    expect(page.locator(".engine")).to_have_count(5)
+    expect(page.get_by_label("Filter")).to_be_hidden()
 
 
 def test_a_chosen_colour_scheme_is_remembered(page: Page, source: CountingSource) -> None:

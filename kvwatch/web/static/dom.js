@@ -10,6 +10,9 @@ export function h(tag, props, ...children) {
   return { tag, key, props: rest, children: children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false) };
 }
 
+/** Characters that would turn the words after them around, spelled out as everywhere else. */
+const legible = (text) => text.replace(/\p{Bidi_Control}/gu, (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`);
+
 /** Make the children of `parent` look like `children`. */
 export function draw(parent, children) {
   const focused = document.activeElement;
@@ -42,7 +45,7 @@ function reconcile(parent, children) {
 /** The node for a child: the one already there when it fits, else a new one. */
 function place(parent, child, at, kept) {
   if (typeof child !== "object") {
-    const text = String(child);
+    const text = legible(String(child));
     if (at?.nodeType !== Node.TEXT_NODE) return document.createTextNode(text);
     if (at.data !== text) at.data = text;
     return at;
@@ -68,5 +71,5 @@ function update(node, child, before) {
 function set(node, name, value) {
   if (name.startsWith("on") || name === "open" || name === "hidden") node[name] = value ?? (name.startsWith("on") ? null : false);
   else if (value === null || value === undefined || value === false) node.removeAttribute(name);
-  else node.setAttribute(name, value === true ? "" : value);
+  else node.setAttribute(name, value === true ? "" : legible(String(value)));
 }

@@ -5,7 +5,7 @@ import { operator, show } from "./format.js";
 
 const subjectOf = ({ target, engine, model, rank }) => JSON.stringify([target, engine ?? null, model ?? null, rank ?? null]);
 export const ownerKey = subjectOf;
-const findingKey = (finding) => `${finding.rule} ${subjectOf(finding.subject)}`;
+export const findingKey = (finding) => `${finding.rule} ${subjectOf(finding.subject)}`;
 
 /** How bad it is, for order and for the eye: 0 is worst. */
 const LEVELS = ["critical", "warning", "pending", "unknown", "info", "ok"];

@@ -2,7 +2,7 @@
 
 import { draw, h } from "./dom.js";
 import { engineList, engineRows } from "./engines.js";
-import { badge, findingList, prose } from "./findings.js";
+import { badge, findingKey, findingList, prose } from "./findings.js";
 import { clock } from "./format.js";
 import { gpuList, targetList } from "./hosts.js";
 
@@ -45,6 +45,7 @@ async function refresh() {
     state.verdict = await ask("diagnose");
     Object.assign(state, { failures: 0, lostSince: null, seen: new Date() });
     render(); // the verdict does not wait for the history
+    announce(state.verdict);
     if (performance.now() - state.historyAt >= HISTORY_EVERY(state.verdict.engines.length)) {
       state.history = await ask("history").catch(() => state.history); // lines are no reason to call the daemon lost
       state.historyAt = performance.now();
@@ -72,11 +73,19 @@ async function watch() {
   timer = setTimeout(watch, Math.min(EVERY * 2 ** state.failures, SLOWEST));
 }
 
+/** What is new, said once to those who listen: the figures in the summary change with every look, and are no news. */
+function announce({ status, summary, findings }) {
+  const firing = findings.filter((finding) => finding.status === "firing").map(findingKey);
+  const news = JSON.stringify([status, firing.toSorted()]);
+  draw(element("news"), news === state.news ? [] : [`${status}: ${summary}`]);
+  state.news = news;
+}
+
 function render() {
   connection();
   const { verdict } = state;
   if (verdict === null) return;
-  document.title = `${verdict.status} · kvwatch`;
+  document.title = `${state.lostSince === null ? verdict.status : "connection lost"} · kvwatch`;
   const counts = { findings: verdict.findings.filter(({ status }) => status !== "unknown").length, engines: verdict.engines.length, gpus: verdict.gpus.length, targets: verdict.targets.length };
   draw(element("summary"), [banner(verdict)]);
   draw(element("findings"), [...findingList(verdict.findings, parts), counts.targets ? null : h("p", { key: "empty", class: "nobody" }, ...nobody())]);
@@ -98,7 +107,7 @@ function engines(verdict) {
   const rows = engineRows(verdict, state.filter, held);
   if (state.order === null) for (const { key } of verdict.engines.length <= OPEN_ALL ? rows : rows.filter(({ level }) => level === "critical").slice(0, 1)) state.opened.set(key, true);
   if (verdict.engines.length) state.order = rows.map(({ key }) => key);
-  element("filter").closest("label").hidden = verdict.engines.length < FILTER_FROM;
+  element("filter").closest("label").hidden = verdict.engines.length < FILTER_FROM && state.filter === "";
   section("engines", verdict.engines.length > 0, () => engineList(rows, state.history, parts));
 }
 
