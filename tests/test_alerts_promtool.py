@@ -159,6 +159,45 @@ def test_what_a_root_leaves_behind_tells_nobody(tmp_path: Path) -> None:
     assert promtool_says(tmp_path, all_bare(), series, *checks) == ""
 
 
+@pytest.mark.parametrize(
+    ("general", "own"),
+    [
+        ("l2-write-starved", "kvwatch_l2_write_starved{%s}"),
+        ("queue-with-free-kv", "kvwatch_l1_unbound{%s}"),
+    ],
+)
+def test_what_a_specific_finding_said_is_no_news_after_it(tmp_path: Path, general: str, own: str) -> None:
+    """What was part of a finding, by its reason or in general, and outlasts it by a window tells nobody; what stays for good does."""
+    o, steps = owner(), 24
+    found = f"kvwatch_finding{{{o},rule='l1-saturated-l2-idle',severity='critical',reason='write-starved'}}"
+    series = {
+        f"kvwatch_l1_bound{{{o},reason='saturated'}}": f"1x{steps} 0x99",
+        f"kvwatch_pain{{{o}}}": f"1x{steps} 0x99",
+        f"kvwatch_l2_idle{{{o}}}": "1x123",
+        f"kvwatch_engine_info{{{o}}}": "1x123",
+        found: f"_x5 1x{steps} stale",
+        f"kvwatch_requests_queued{{{o}}}": "4x123",
+        f"kvwatch_l1_full_used_ratio{{{o}}}": "0.5x123",
+        own % o: "1x123",
+    }
+    checks = [
+        {
+            "expr": 'count by (rule) (ALERTS{alertstate="firing"})',
+            "eval_time": f"{at}s",
+            "exp_samples": [{"labels": f'{{rule="{rule}"}}', "value": 1} for rule in firing],
+        }
+        for at, firing in (
+            (115, ["l1-saturated-l2-idle"]),
+            (145, ["l1-saturated-l2-idle"]),
+            (160, []),
+            (230, []),
+            (270, []),
+            (400, [general]),
+        )
+    ]
+    assert promtool_says(tmp_path, all_bare(), series, *checks, kind="promql_expr_test") == ""
+
+
 def test_an_effect_ends_before_its_root(tmp_path: Path) -> None:
     """Its effects have ended when a root is about to end: whatever Alertmanager hears first, none of them tells anybody."""
     o, steps = owner(), 24

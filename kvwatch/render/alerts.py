@@ -2,9 +2,9 @@
 
 The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. A superseded alert is silent while the specific
 one fires. What a root brought about shows in rates and quantiles for a window after the root itself is over, when Alertmanager does not
-inhibit it any more: for that time such an alert is silent, too, unless it is critical. It ends before its root does: were both to end at
-once, Alertmanager could hear first that the root is over, and tell the effect. The specific and the roots come first: a group evaluates
-its alerts in order.
+inhibit it any more: for that time such an alert is silent, too, unless it is critical, and so is a superseded one. An effect ends before
+its root does: were both to end at once, Alertmanager could hear first that the root is over, and tell the effect. The specific and the
+roots come first: a group evaluates its alerts in order.
 """
 
 from __future__ import annotations
@@ -120,14 +120,21 @@ def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
     if clear:
         expr = f"last_over_time(({expr})[{_window(clear)}])"
     above = sorted(o.rule.id for o in site.rules if r.rule.id in o.rule.supersedes)
-    if above:
-        names = "|".join(alert_name(rule_id) for rule_id in above)
-        expr += f' unless {on} ALERTS{{alertname=~"{names}", alertstate="firing"}}'
-    for other in site.rules:
-        for reason in other.rule.reasons:
-            if r.rule.id in reason.supersedes:
-                expr += f' unless {on} kvwatch_finding{{rule="{other.rule.id}", reason="{reason.name}"}}'
+    said = [f'ALERTS{{alertname=~"{"|".join(map(alert_name, above))}", alertstate="firing"}}'] if above else []
+    said += [
+        f'kvwatch_finding{{rule="{other.rule.id}", reason="{reason.name}"}}'
+        for other in site.rules
+        for reason in other.rule.reasons
+        if r.rule.id in reason.supersedes
+    ]
+    for series in said:
+        expr += f" unless {on} {series if r.rule.severity == 'critical' else f'last_over_time({series}[{_aftermath_of(site)}])'}"
     return expr + _aftermath(r, site)
+
+
+def _aftermath_of(site: Site) -> str:
+    """For how long after a finding what it left behind is no news."""
+    return _duration(AFTERMATH_WINDOWS * site.window)
 
 
 def _aftermath(r: ActiveRule, site: Site) -> str:
@@ -142,7 +149,7 @@ def _aftermath(r: ActiveRule, site: Site) -> str:
             firing = f'ALERTS{{alertstate="firing", rule=~"{names}"}}'
             ending = ENDING_SHARE * min(o.clear_hold_for(engine) for o in roots for engine in (None, *o.rule.holds))
             expr += (
-                f" unless {on} (last_over_time({firing}[{_duration(AFTERMATH_WINDOWS * site.window)}]) unless {on} {firing})"
+                f" unless {on} (last_over_time({firing}[{_aftermath_of(site)}]) unless {on} {firing})"
                 f' unless {on} kvwatch_finding_quiet_seconds{{rule=~"{names}"}} > {ending:g}'
             )
     return expr
