@@ -69,6 +69,25 @@ def test_what_is_true_in_turns_is_one_alert(tmp_path: Path) -> None:
     assert 'rule="l1-saturated"' in said, "it fires, and only the empty list that was expected is wrong"
 
 
+@pytest.mark.parametrize(("budget", "fires"), [("0x24", True), ("1x24", False), ("_x24", False)], ids=["refuted", "proven", "unknown"])
+def test_with_a_sites_limit_what_is_not_known_refutes_nothing(tmp_path: Path, budget: str, fires: bool) -> None:  # noqa: FBT001  pytest gives it
+    """A pool that binds by the usual limit and not by the site's is proven not to bind only where nothing else may bind it."""
+    alert = rendered("queue-with-free-kv", {"queue-with-free-kv": {"l1_used_ratio": 0.97}})
+    o = owner()
+    series = {
+        f"kvwatch_requests_queued{{{o}}}": "3x24",
+        f"kvwatch_requests_waiting{{{o}}}": "3x24",
+        f"kvwatch_l1_full_used_ratio{{{o}}}": "0.5x24",
+        f"kvwatch_l1_used_ratio{{{o}}}": "0.96x24",
+        f"kvwatch_l1_reclaimable_ratio{{{o}}}": "0.04x24",
+        f"kvwatch_preempting{{{o}}}": "0x24",
+        f"kvwatch_l1_unbound{{{o}}}": "0x24",
+        f"kvwatch_budget_bound{{{o}}}": budget,
+    }
+    quiet = {"eval_time": "100s", "alertname": "KvwatchQueueWithFreeKv"}
+    assert ('rule="queue-with-free-kv"' in promtool_says(tmp_path, [alert], series, quiet)) is fires
+
+
 def test_daemons_beside_engines_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """Each kvwatch in a pod may call its engine the same: what is true of one engine and what is true of another make no alert."""
     alert = rendered("l1-saturated")

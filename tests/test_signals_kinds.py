@@ -42,6 +42,13 @@ def test_a_configured_limit_takes_the_place_of_the_rules() -> None:
     assert holds(A >= 0.95, view, {"b": 0.97}) is True
 
 
+def test_a_limit_of_0_proves_nothing_of_what_is_unknown() -> None:
+    """Whoever sets it to see a rule fire sees it where there is a number; elsewhere it says what is lacking."""
+    view = with_values(a=UNKNOWN, b=Interval(0, 5))
+    assert [holds(signal >= 1.0, view, {"a": 0.0, "b": 0.0}) for signal in (A, B)] == [None, True]
+    assert list(undecided(A >= 1.0, view, {"a": 0.0})) == ["a"]
+
+
 def test_two_shares_of_one_whole_have_one_line() -> None:
     """Who moves the limit of the used share moves that of the free one, and the other way round; both set are both kept."""
     used, free = replace(A >= 0.95, rest="b"), replace(B <= 0.05, rest="a")

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from kvwatch.rules.kinds import Rule
 from kvwatch.signals import CONDITIONS, TARGET_CONDITIONS
-from kvwatch.signals.kinds import Condition, Node, Term, leaves
+from kvwatch.signals.kinds import Node, Term, leaves
 
 OWNER_LABELS = ("instance", "target", "engine", "model", "rank")
 TARGET_LABELS = ("instance", "target")
@@ -30,27 +30,26 @@ def series_of(term: Term) -> str:
     return name if not term.signal.bounded else f"{name}_{'min' if term.op in {'>', '>='} else 'max'}"
 
 
-def expression(node: Node, limits: Mapping[str, float], on: str) -> str:
+def expression(node: Node, limits: Mapping[str, float], on: str, everybody: str = "") -> str:
     """A vector with the subjects for which the node is proven.
 
     What is true by one series now and by another later has to be one thing over time, so alternatives lose the names of their series.
+    Below a condition that none of its parts may hold in, ``everybody`` has all subjects, and what is only not known counts as held.
     """
     if isinstance(node, Term):
+        if everybody and node.signal.unit == "condition":
+            return f"{everybody} unless {on} ({series_of(node)} != {node.limit_in(limits):.12g})"
         return f"{series_of(node)} {node.op} {node.limit_in(limits):.12g}"
     if node.name in EXPORTED and not any(leaf.signal.name in limits for leaf in leaves(node)):
         series = f"max without (reason) (kvwatch_{node.name})" if node.labels else f"kvwatch_{node.name}"
         return f"{series} == 1"
-    parts = [f"({expression(part, limits, on)})" for part in node.parts]
     if node.how == "none":
-        return f"{_everybody(node)} unless {on} ({f' or {on} '.join(parts)})"
+        everybody = f"(kvwatch_{node.name} >= 0)"  # of whom it is decided either way
+        return " unless ".join([everybody, *(f"{on} ({expression(part, limits, on, everybody)})" for part in node.parts)])
+    parts = [f"({expression(part, limits, on, everybody)})" for part in node.parts]
     joined = f" and {on} ".join(parts) if node.how == "all" else f"max without () ({f' or {on} '.join(parts)})"
-    also = [f"({expression(part, limits, on)})" for part in node.also]
+    also = [f"({expression(part, limits, on, everybody)})" for part in node.also]
     return f" and {on} ".join([f"({joined})", *also]) if also else joined
-
-
-def _everybody(node: Condition) -> str:
-    """All subjects of which the condition is decided either way."""
-    return f"(kvwatch_{node.name} >= 0)"
 
 
 def terms(rule: Rule, limits: Mapping[str, float]) -> str:

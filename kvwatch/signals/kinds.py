@@ -133,6 +133,8 @@ def holds(node: Node, view: View | TargetView, limits: Limits) -> Truth:
     """Whether a node is true of the moment, with the rule's own limits."""
     if isinstance(node, Term):
         value = _value(node, view)
+        if value is not None and not value.known:
+            return None  # not even that it is 0 or more, which a limit of 0 asks for
         return value is not None and value.compare(node.op, node.limit_in(limits))
     truths = [holds(part, view, limits) for part in node.parts]
     joined = all_of(truths) if node.how == "all" else any_of(truths) if node.how == "any" else negate(any_of(truths))
