@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _METRICS = "/metrics"
 _BARE_IPV6 = re.compile(r"[^\[\]/]*:[^\[\]/]*:[^\[\]/]*")
+_HOST = re.compile(r"[a-z0-9._-]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
 
 
@@ -109,7 +110,10 @@ def _host(host: str) -> str:
     if ":" in host:
         ipaddress.IPv6Address(host.partition("%")[0])
         return host
-    return host.encode("idna").decode("ascii")
+    name = host.encode("idna").decode("ascii").lower()
+    if not _HOST.fullmatch(name):
+        raise ValueError("the host name is not valid")
+    return name
 
 
 def parse_listen(text: str) -> tuple[str, int]:

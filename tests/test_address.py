@@ -48,6 +48,7 @@ def test_credentials_are_kept_apart() -> None:
         ("http://h:70000/", "1 to 65535"),
         ("http://h:port/", "1 to 65535"),
         ("http://a..b/", "host name"),
+        ("${ENGINE_URL}", "host name"),
         ("http://h/a b", "space"),
         ("http://user:sec/ret@h/", "%2F"),
         ("user:secret@h:port", "1 to 65535"),

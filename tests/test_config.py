@@ -169,6 +169,10 @@ def test_credentials_leave_the_url() -> None:
             "thresholds: {l1-saturated: {l1_used_ratio: nan}}",
             "kvwatch.yaml:1: thresholds.l1-saturated.l1_used_ratio: must be a number, 0 or more",
         ),
+        (
+            "thresholds: {l1-saturated: {l1_used_ratio: 97}}",
+            "kvwatch.yaml:1: thresholds.l1-saturated.l1_used_ratio: must be a share from 0 to 1: 97 % is 0.97",
+        ),
         ("interval: 5\ninterval: 6\n", "kvwatch.yaml:2: key 'interval' is there twice, first in line 1"),
         ("targets: [\n", "kvwatch.yaml:2: not valid YAML: expected the node content, but found '<stream end>'"),
         ("listen: [::]:9477\n", "kvwatch.yaml:1: not valid YAML: expected the node content, but found ':'"),
@@ -196,6 +200,7 @@ def test_a_target_without_a_url_is_settings_for_files() -> None:
     text = "targets:\n- l2: {capacity: 5GiB}\n"
     assert load(text, "kvwatch.yaml", RULES).targets[0].url == ""
     assert wrong(text, need_urls=True) == ("kvwatch.yaml:2: targets[0].url: is needed",)
+    assert wrong("targets: [a:1]", need_urls=True) == ("kvwatch.yaml:1: targets[0]: must be a mapping of keys to values",)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ def limit(signal: str, word: str) -> float:
     value = float(word) if re.fullmatch(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", word, re.ASCII | re.IGNORECASE) else math.inf
     if math.isinf(value):
         raise ValueError("must be a number, 0 or more")
+    if signal.endswith("_ratio") and value > 1:
+        raise ValueError("must be a share from 0 to 1: 97 % is 0.97")
     return value
 
 
@@ -144,8 +146,9 @@ def _thresholds(document: Document, rules: Rules) -> Iterator[Problem]:
 
 def _targets(document: Document, *, need_urls: bool) -> Iterator[Problem]:
     """Names that are there twice, host tiers of targets that are not there, and targets without a URL."""
-    listed = document.value.get("targets")
-    targets = [_mapping(item) for item in listed] if isinstance(listed, list) else []
+    told = document.value.get("targets")
+    listed = told if isinstance(told, list) else []
+    targets = [_mapping(item) for item in listed]
     given = [name if isinstance(name := target.get("name"), str) else None for target in targets]
     found = names(zip(given, map(_address, targets), strict=True))
     for index, target in enumerate(targets):
@@ -160,7 +163,7 @@ def _targets(document: Document, *, need_urls: bool) -> Iterator[Problem]:
             hint = _hint(source, others) if others else ""
             tied: Path = (*path, "l2", "from")
             yield Problem(document.line(tied), f"{_dotted(tied)}: no other target is named '{source}'{hint}")
-        if need_urls and target.get("url") is None:
+        if need_urls and isinstance(listed[index], dict) and target.get("url") is None:
             yield Problem(document.line(path), f"{_dotted((*path, 'url'))}: is needed")
 
 
