@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -62,6 +62,7 @@ class Daemon:
         self._rules: tuple[ActiveRule, ...] = active(config.thresholds)
         self._store = Store(targets_of(config), watch_of(config, config.interval), self._rules, GpuMapper(clock=time.monotonic))
         self._poller = Poller(self._store)
+        self._scrapers: dict[str, Scraper] = {}
         self._gpus = GpuPoller(self._store, GpuWatcher(timeout=GPU_TIMEOUT, clock=time.monotonic), config.interval) if config.nvml else None
         self._registry = CollectorRegistry()
         self._registry.register(_Families(self))
@@ -69,7 +70,7 @@ class Daemon:
 
     def start(self) -> None:
         """Begin to scrape."""
-        self._poller.start(self._scrapers(), self._config.interval)
+        self._scrape()
         if self._gpus is not None:
             self._gpus.start()
 
@@ -79,9 +80,16 @@ class Daemon:
         if self._gpus is not None:
             self._gpus.stop()
 
-    def _scrapers(self) -> Sequence[Scraper]:
-        config = self._config
-        return [Scraper(t, Client(t, limit_bytes=config.limit_bytes), config.timeout) for t in targets_of(config)]
+    def _scrape(self) -> None:
+        """Scrape what the configuration says from now on; a target that stays as it was keeps its scraper, with what that has learned."""
+        config, before, self._scrapers = self._config, self._scrapers, {}
+        for target in targets_of(config):
+            scraper = before.get(target.name)
+            if scraper is None or scraper.target != target:
+                scraper = Scraper(target, Client(target, limit_bytes=config.limit_bytes), config.timeout)
+            scraper.timeout = config.timeout
+            self._scrapers[target.name] = scraper
+        self._poller.start([*self._scrapers.values()], config.interval)
 
     def judge(self, target: str | None = None) -> Verdict:
         """The verdict of this moment, from one snapshot: of everything, or of one target."""
@@ -142,10 +150,12 @@ class Daemon:
             if config == self._config:
                 LOG.info("configuration read again: nothing changed")
                 return None
+            if config.limit_bytes != self._config.limit_bytes:
+                self._scrapers = {}  # a client is made with it
             self._config = config
             self._rules = active(config.thresholds)
             self._store.reconfigure(targets_of(config), watch_of(config, config.interval), self._rules)
-            self._poller.start(self._scrapers(), config.interval)
+            self._scrape()
             if self._gpus is not None:
                 self._gpus.interval = config.interval
             changed = [key for key, value in _fixed(config).items() if value != self._fixed[key]]

@@ -106,12 +106,16 @@ class Scraper:
         return read_json(body)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Slot:
+    """A scraper's place in the interval. While its turn is under way (``busy``) it is in nobody's heap; ``over`` after its last turn."""
+
     scraper: Scraper
     offset: float
     failures: int = 0
     down: bool | None = None
+    busy: bool = False
+    over: bool = False
 
 
 class Poller:
@@ -122,24 +126,27 @@ class Poller:
         self._store = store
         self._interval = 1.0
         self._lock = threading.Condition()
+        self._slots: list[_Slot] = []
         self._heap: list[tuple[float, int, _Slot]] = []
-        self._generation = 0
         self._stopping = False
         self._threads: list[threading.Thread] = []
         self._origin = time.monotonic()
 
     def start(self, scrapers: Sequence[Scraper], interval: float) -> None:
-        """Begin, or begin anew with other targets: turns under way end and are not repeated."""
+        """Begin, or go on with other scrapers: one that was there keeps its turn, of any other the turn under way is the last."""
         with self._lock:
-            self._generation += 1
-            for _, _, slot in self._heap:
-                slot.scraper.close()
+            before = {id(slot.scraper): slot for slot in self._slots}
+            self._slots = [before.pop(id(scraper)) if id(scraper) in before else _Slot(scraper, 0.0) for scraper in scrapers]
+            for slot in before.values():
+                self._end(slot)
             self._interval = interval
             now = time.monotonic()
             self._origin = now
-            gap = min(interval / max(len(scrapers), 1), FIRST_ROUND_GAP)
             step = interval / max(len(scrapers), 1)
-            self._heap = [(now + i * gap, i + self._generation * 1_000_000, _Slot(s, i * step)) for i, s in enumerate(scrapers)]
+            gap = min(step, FIRST_ROUND_GAP)
+            for i, slot in enumerate(self._slots):
+                slot.offset = i * step
+            self._heap = [(now + i * gap, id(slot), slot) for i, slot in enumerate(self._slots) if not slot.busy]
             heapq.heapify(self._heap)
             self._lock.notify_all()
         for _ in range(min(len(scrapers), MOST_WORKERS) - len(self._threads)):
@@ -151,9 +158,16 @@ class Poller:
         """End as soon as the waits allow; a scrape under way is left to its deadline in a daemon thread."""
         with self._lock:
             self._stopping = True
-            for _, _, slot in self._heap:
-                slot.scraper.close()
+            for slot in self._slots:
+                self._end(slot)
             self._lock.notify_all()
+
+    @staticmethod
+    def _end(slot: _Slot) -> None:
+        """No further turn; one that is under way closes when it is done."""
+        slot.over = True
+        if not slot.busy:
+            slot.scraper.close()
 
     def _work(self) -> None:
         while True:
@@ -166,10 +180,11 @@ class Poller:
                 if self._stopping:
                     return
                 due, key, slot = heapq.heappop(self._heap)
-                generation = self._generation
+                slot.busy = True
             self._turn(slot)
             with self._lock:
-                if generation != self._generation or self._stopping:
+                slot.busy = False
+                if slot.over:
                     slot.scraper.close()
                 else:
                     heapq.heappush(self._heap, (self._next(due, slot), key, slot))
@@ -180,14 +195,14 @@ class Poller:
         at = time.monotonic()
         try:
             outcome = slot.scraper.turn()
-            self._store.add(outcome)
+            self._store.add(outcome, slot.scraper.target)
             self._note(slot, outcome)
         except Exception as error:
             LOG.exception("target %s: a defect of kvwatch; please report it", slot.scraper.target.name)
             when = Clocked(at, time.time(), time.monotonic() - at)
             outcome = failed(slot.scraper.target, when, ScrapeError("bug", f"{type(error).__name__} in kvwatch"))
             with contextlib.suppress(Exception):  # judging may meet the same defect again; the log has it
-                self._store.add(outcome)
+                self._store.add(outcome, slot.scraper.target)
             self._note(slot, outcome)
 
     def _note(self, slot: _Slot, outcome: Outcome) -> None:

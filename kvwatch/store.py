@@ -110,11 +110,11 @@ class Store:
         with self._lock:
             self._gpus = reading
 
-    def add(self, outcome: Outcome) -> None:
-        """Take one turn of a target in and judge it; of a target that was removed meanwhile nothing is kept."""
+    def add(self, outcome: Outcome, scraped: Target | None = None) -> None:
+        """Take one turn of a target in and judge it; nothing is kept where that target was removed or became another meanwhile."""
         with self._lock:
             record = self._records.get(outcome.target)
-            if record is None:
+            if record is None or (scraped is not None and scraped != record.target):
                 return
             if record.first_tried is None:
                 record.first_tried = outcome.at

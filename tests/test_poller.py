@@ -296,6 +296,23 @@ def test_other_targets_take_the_place_of_the_old_ones(serve: Serve, start: Start
     assert stored(store, "old") is None
 
 
+def test_who_stays_is_not_asked_twice_at_once(serve: Serve, start: Start) -> None:
+    """A turn under way when others join goes on, what it brings is kept, and the next one comes after it."""
+    stays, joins = Pages({"/metrics": vllm(1)}), Pages({"/metrics": vllm(2)})
+    stays.held.set()
+    kept, added = serve(stays, "stays"), serve(joins, "joins")
+    poller, store = start([kept])
+    eventually(lambda: bool(stays.asked), lambda: "it is asked")
+    store.reconfigure([kept.target, added.target], Watch(interval=QUICK), active())
+    poller.start([kept, added], QUICK)
+    eventually(lambda: joins.count("/metrics") >= 5, lambda: f"the other one is asked: {joins.asked}")
+    assert stays.count("/metrics") == 1
+    stays.held.clear()
+    eventually(lambda: stays.count("/metrics") >= 3, lambda: f"it goes on: {stays.asked}")
+    assert stays.most == 1
+    assert stored(store, "stays") is not None
+
+
 def test_a_defect_costs_one_target_alone(serve: Serve, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """It is counted and logged with its trace, and the target is tried again; the others never notice."""
     caplog.set_level(logging.CRITICAL, "kvwatch")

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -84,6 +85,26 @@ def test_what_did_not_change_keeps_its_history(tmp_path: Path, engine: int) -> N
         child.reload()
         child.shows(up("new"))
         assert frames(child, "kept") > 1
+
+
+def test_what_did_not_change_keeps_its_connection(tmp_path: Path) -> None:
+    """And all that hangs on it (what several scrapes tell together, KV events): a reload with other limits and targets begins none anew."""
+    answers, connections = always(response(BODY, "Content-Type: text/plain; version=0.0.4")), []
+
+    def counted(connection: socket.socket, stop: threading.Event) -> None:
+        connections.append(connection.getpeername())
+        answers(connection, stop)
+
+    with server(counted) as port:
+        file = config(tmp_path, *targets(port, "kept"))
+        with serving(tmp_path, "--config", str(file)) as child:
+            child.shows(up("kept"))
+            config(tmp_path, "thresholds: {l1-saturated: {hold: 45s}}", "timeout: 900ms", *targets(port, "kept", "new"))
+            before = frames(child, "kept")
+            child.reload()
+            child.shows(up("new"))
+            eventually(lambda: frames(child, "kept") > before + 1, lambda: "it is scraped on")
+        assert len(connections) == 2, "one for each target"
 
 
 WRONG: dict[str, tuple[bytes | None, str]] = {

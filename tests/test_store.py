@@ -212,6 +212,10 @@ def test_a_target_that_changed_begins_anew() -> None:
     s.reconfigure((Target("a", "http://b/metrics"),), WATCH, RULES)
     assert s.snapshot(0).owners == ()
     assert not s.ready()
+    s.add(full("a", 10), Target("a", "http://a/metrics"))
+    assert s.snapshot(10).owners == (), "a scrape of the old address that was under way"
+    s.add(full("a", 10), Target("a", "http://b/metrics"))
+    assert len(s.snapshot(10).owners) == 1
 
 
 def test_a_rule_that_changed_begins_anew() -> None:
