@@ -429,6 +429,16 @@ def test_a_printed_page_is_dark_on_white(page: Page, source: CountingSource) -> 
     assert page.evaluate("getComputedStyle(document.body).color") == ink
 
 
+def test_larger_letters_are_larger_everywhere(browser: Browser, daemon: tuple[CountingSource, str], source: CountingSource) -> None:
+    """Whoever has set letters of 24 px in the browser instead of 16 reads larger ones, and on a phone nothing sticks out."""
+    arguments = ["--no-sandbox", "--blink-settings=defaultFontSize=24"]
+    with browser.browser_type.launch(executable_path=CHROMIUM, args=arguments) as enlarged:
+        page = enlarged.new_page(base_url=daemon[1], viewport={"width": 360, "height": 740})
+        see(page, source)
+        assert page.evaluate("getComputedStyle(document.body).fontSize") == "22.5px"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 @pytest.mark.parametrize("name", VERDICTS)
 def test_nothing_sticks_out_of_any_screen(page: Page, source: CountingSource, name: str) -> None:
     """With every part open the page is never wider than the screen."""
