@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -220,6 +221,17 @@ def test_a_package_has_the_files_that_the_chart_links_to(tmp_path: Path) -> None
     files = [f"files/alerts/{path.name}" for path in rule_files()]
     files += [f"files/dashboards/{path.name}" for path in (ROOT / "dashboards").glob("*.json")]
     assert {name.removeprefix("kvwatch/") for name in names if "/files/" in name} == set(files)
+
+
+@pytest.mark.parametrize("wanted", ["prometheusRule", "dashboards"])
+def test_a_chart_without_its_files_is_refused(tmp_path: Path, wanted: str) -> None:
+    """A copy that lost the links is no chart without alerts: what was asked for and is not there is said."""
+    copy = tmp_path / CHART.name
+    shutil.copytree(CHART, copy, ignore=shutil.ignore_patterns("files"))
+    with helm.Chart.load(str(copy)) as chart:
+        chart.render({}, name="kvwatch", namespace="chat")
+        with pytest.raises(helm.HelmError, match="links were not followed: install what `helm package` makes"):
+            chart.render({wanted: {"enabled": True}}, name="kvwatch", namespace="chat")
 
 
 def test_a_changed_configuration_restarts_the_pod() -> None:

@@ -19,6 +19,13 @@
 {{- printf "%s-%s" (include "kvwatch.fullname" (index . 0)) ($stem | trimPrefix "-") | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Refuses a chart without what it is asked for: (list . glob). Whoever drops links, as Flux does with a Git repository, drops the files. */}}
+{{- define "kvwatch.needFiles" -}}
+{{- if not ((index . 0).Files.Glob (index . 1)) -}}
+{{- fail (printf "no %s in this copy of the chart, whose links were not followed: install what `helm package` makes" (index . 1)) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "kvwatch.selector" -}}
 app.kubernetes.io/name: {{ include "kvwatch.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
