@@ -59,6 +59,7 @@ class Daemon:
         self._config = config
         self._fixed = _fixed(config)
         self._reloading = threading.Lock()
+        self._refused = False
         self._rules: tuple[ActiveRule, ...] = active(config.thresholds)
         self._store = Store(targets_of(config), watch_of(config, config.interval), self._rules, GpuMapper(clock=time.monotonic))
         self._poller = Poller(self._store)
@@ -97,7 +98,7 @@ class Daemon:
 
     def collect(self) -> list[Metric]:
         """All families of this moment."""
-        return list(families(self.judge(), gpu_processes=self._config.gpu_processes))
+        return list(families(self.judge(), gpu_processes=self._config.gpu_processes, config_refused=self._refused))
 
     def verdict(self, target: str | None) -> Mapping[str, object]:
         """The verdict as JSON values."""
@@ -144,9 +145,11 @@ class Daemon:
             try:
                 config = self._load()
             except ConfigError as error:
+                self._refused = True
                 for line in error.lines:
                     LOG.error("configuration not reloaded, the old one stays: %s", line)  # noqa: TRY400  a user's mistake needs no traceback
                 return "; ".join(error.lines)
+            self._refused = False
             if config == self._config:
                 LOG.info("configuration read again: nothing changed")
                 return None

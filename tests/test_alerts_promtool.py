@@ -137,7 +137,8 @@ def test_alerts_about_kvwatch_itself(tmp_path: Path) -> None:
     build, slow = f"kvwatch_build_info{{{here}}}", f'scrape_duration_seconds{{job="kvwatch",{here}}}'
     target_up, last = f'kvwatch_target_up{{{here},target="a"}}', f'kvwatch_last_scrape_timestamp_seconds{{{here},target="a"}}'
     down = f'kvwatch_finding{{{here},rule="target-down",severity="critical",target="a"}}'
-    well = {up: "1x200", build: "1x200", slow: "0.1x200", target_up: "1x200", last: "0+5x200"}
+    taken = f"kvwatch_config_last_reload_successful{{{here}}}"
+    well = {taken: "1x200", up: "1x200", build: "1x200", slow: "0.1x200", target_up: "1x200", last: "0+5x200"}
     for series, wanted in (
         (well, {}),
         ({up: "0x200"}, {"KvwatchDown": {"job": "kvwatch", "instance": "i"}}),
@@ -145,6 +146,7 @@ def test_alerts_about_kvwatch_itself(tmp_path: Path) -> None:
         (well | {slow: "6x200"}, {"KvwatchAnswersSlowly": {"job": "kvwatch", "instance": "i"}}),
         (well | {target_up: "0x200", last: "0x200"}, {"KvwatchTargetUnreachable": {"instance": "i", "target": "a"}}),
         (well | {target_up: "0x200", last: "0x200", down: "1x200"}, {}),
+        (well | {taken: "1x50 0x150"}, {"KvwatchConfigRefused": {"instance": "i"}}),
         (well | {last: "0x200"}, {"KvwatchTargetStale": {"instance": "i", "target": "a"}}),
     ):
         severities = {alert["alert"]: alert["labels"]["severity"] for alert in ours}

@@ -46,6 +46,11 @@ def up(target: str, *, is_up: bool = True) -> str:
     return f'kvwatch_target_up{{target="{target}"}} {float(is_up)}'
 
 
+def taken(number: int) -> str:
+    """The sample that says whether the last configuration was taken."""
+    return f"kvwatch_config_last_reload_successful {number:.1f}"
+
+
 def frames(child: Child, target: str) -> int:
     """How many samples of a target's first owner the daemon remembers."""
     engines = child.pages.get("/history").json()["engines"]
@@ -173,7 +178,7 @@ def check_config(file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_bad_file_is_refused_and_the_old_one_stays(tmp_path: Path, engine: int) -> None:
-    """Whatever became of the file: the log says what and where, the old targets are still scraped, and a good file is taken again."""
+    """The log says what and where, the metrics that; the old targets are still scraped, and a good file is taken again."""
     file = config(tmp_path, *targets(engine, "old"))
     with serving(tmp_path, "--config", str(file)) as child:
         child.shows(up("old"))
@@ -181,7 +186,11 @@ def test_a_bad_file_is_refused_and_the_old_one_stays(tmp_path: Path, engine: int
             spoil(file, content)
             child.reload()
             child.logs(f"configuration not reloaded, the old one stays: {complaint.format(file=file)}")
+            child.shows(taken(0))
             assert up("old") in child.page("/metrics")
+            config(tmp_path, *targets(engine, "old"))
+            child.reload()
+            child.shows(taken(1))
         config(tmp_path, *targets(engine, "old", "new"))
         child.reload()
         child.shows(up("new"))

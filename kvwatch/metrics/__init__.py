@@ -14,7 +14,7 @@ from kvwatch.metrics import owners, targets
 from kvwatch.report import Verdict
 
 
-def families(said: Verdict, *, gpu_processes: bool = False) -> Iterator[Metric]:
+def families(said: Verdict, *, gpu_processes: bool = False, config_refused: bool = False) -> Iterator[Metric]:
     """All families of one verdict; those of GPU processes only when asked for."""
     fresh = [o for o in said.snapshot.owners if not o.stale]
     yield from owners.pools(fresh)
@@ -29,3 +29,4 @@ def families(said: Verdict, *, gpu_processes: bool = False) -> Iterator[Metric]:
     yield from targets.gpus(said, processes=gpu_processes)
     yield from targets.findings(said)
     yield from targets.infos(said)
+    yield targets.config(refused=config_refused)

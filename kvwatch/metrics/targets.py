@@ -117,3 +117,9 @@ def infos(said: Verdict) -> Iterator[Metric]:
     build = GaugeMetricFamily("kvwatch_build_info", "the version that runs", labels=("version",))
     build.add_metric((__version__,), 1.0)
     yield build
+
+
+def config(*, refused: bool) -> Metric:
+    """Whether the configuration in force is the newest one."""
+    taken = "whether the configuration was taken when it was last read"
+    return GaugeMetricFamily("kvwatch_config_last_reload_successful", taken, value=0.0 if refused else 1.0)
