@@ -180,10 +180,42 @@ def test_what_is_superseded_is_no_effect() -> None:
         assert rule.spreads or not set(rule.supersedes) & set(rule.causes), rule.id
 
 
+def test_what_stands_for_another_brings_about_what_that_one_does() -> None:
+    """Its effects would else be told on their own as soon as the specific finding stands for their root."""
+    for rule in RULES.values():
+        general = {*rule.supersedes, *(name for r in rule.reasons for name in r.supersedes)}
+        effects = {effect for name in general for effect in RULES[name].causes}
+        assert effects <= {*rule.causes, *general}, rule.id
+
+
 def test_side_pools_are_a_root_of_their_own() -> None:
     """Both are listed, and the side pool is why L1 is full."""
     assert "l1-saturated" in RULES["side-pool-binding"].causes
     assert "side-pool-binding" not in {general for rule in RULES.values() for general in rule.supersedes}
+
+
+@pytest.mark.parametrize(
+    ("effect", "roots"),
+    [
+        ("metrics-frozen", {"lockstep-freeze", "queue-stalled"}),
+        (
+            "load-shed",
+            {
+                "admission-reserve-too-large",
+                "lockstep-freeze",
+                "queue-stalled",
+                "queue-with-free-kv",
+                "l1-l2-saturated",
+                "l1-saturated",
+                "l1-saturated-l2-idle",
+            },
+        ),
+        ("l2-store-failing", {"kv-held-by-sessions", "l1-l2-saturated"}),
+    ],
+)
+def test_one_trouble_has_one_root(effect: str, roots: set[str]) -> None:
+    """A dead scheduler reports nothing new, a queue that does not move is refused at its limit, and pins leave no room for stores."""
+    assert {rule.id for rule in RULES.values() if effect in rule.causes} == roots
 
 
 def test_nothing_that_judges_names_a_rule() -> None:

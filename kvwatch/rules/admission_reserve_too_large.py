@@ -25,7 +25,7 @@ RULE = Rule(
         Say("The last admission reserved {admission_reserve_ratio} of what running requests may still generate."),
     ),
     remedy=EASE_BUDGET,
-    causes=("ttft-degraded",),
+    causes=("ttft-degraded", "load-shed"),
     supersedes=("queue-with-free-kv",),
     engines=("sglang",),
     page=__doc__ or "",

@@ -24,5 +24,6 @@ RULE = Rule(
             when=(l2.held_ratio >= 0.2,),
         ),
     ),
+    causes=("l2-store-failing",),
     page=__doc__ or "",
 )

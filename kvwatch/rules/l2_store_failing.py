@@ -33,6 +33,7 @@ RULE = Rule(
         Do("lower --eviction-trigger-watermark or raise --eviction-ratio of the LMCache server", "room is then made before writers need it",
            tiers=("lmcache-server",)),
     ),
+    causes=("prefix-cache-thrash",),
     supersedes=("l2-write-starved",),
     page=__doc__ or "",
 )  # fmt: skip

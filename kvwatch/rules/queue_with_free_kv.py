@@ -49,6 +49,6 @@ RULE = Rule(
         Do("compare running requests with --max-running-requests and look at grammar, adapter and transfer queues",
            "one of these limits admission when KV does not", engine="sglang", reason="unknown"),
     ),
-    causes=("ttft-degraded",),
+    causes=("ttft-degraded", "load-shed"),
     page=__doc__ or "",
 )  # fmt: skip
