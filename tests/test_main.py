@@ -185,15 +185,16 @@ def child(*words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_130_when_interrupted() -> None:
-    """Ctrl-C while a live engine is watched: no traceback."""
+@pytest.mark.parametrize(("order", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_130_when_interrupted_and_143_when_terminated(order: signal.Signals, code: int) -> None:
+    """Ctrl-C, or a container's end, while a live engine is watched: no traceback, and an end of its own, as a first process needs."""
     pages = Pages({"/metrics": vllm()})
     with server(pages) as port, child("diagnose", f"http://127.0.0.1:{port}", "--timeline", "--for", "1h", "--interval", "1") as process:
         assert process.stdout is not None
         process.stdout.readline()  # it is at work
-        process.send_signal(signal.SIGINT)
+        process.send_signal(order)
         _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, "")
+    assert (process.returncode, err) == (code, "")
 
 
 def test_130_when_interrupted_while_it_loads(tmp_path: Path) -> None:
