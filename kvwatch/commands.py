@@ -122,7 +122,8 @@ def render(args: argparse.Namespace) -> int:
         raise UsageError(f"'{args.what}' cannot be rendered; there are all, {', '.join(rendering.RENDERERS)}")
     wanted = list(rendering.RENDERERS) if args.what == "all" else [args.what]
     config = _load(_overrides(args.config))
-    site = rendering.Site(active(config.thresholds), args.output, args.runbook_url or rendering.RUNBOOK_URL, config.window)
+    url = args.runbook_url or rendering.RUNBOOK_URL
+    site = rendering.Site(active(config.thresholds), args.output, url, config.window, config.interval)
     try:
         texts = rendering.render(wanted, site)
         stale = rendering.drifted(texts, args.output)

@@ -88,6 +88,23 @@ def test_with_a_sites_limit_what_is_not_known_refutes_nothing(tmp_path: Path, bu
     assert ('rule="queue-with-free-kv"' in promtool_says(tmp_path, [alert], series, quiet)) is fires
 
 
+@pytest.mark.parametrize(
+    ("interval", "samples", "fires"),
+    [(60, "10", False), (60, "11", True), (20, "1001", False), (20, "1010", True), (20, "111", True), (15, "100", True)],
+)
+def test_an_alert_counts_as_many_samples_as_the_verdict(tmp_path: Path, interval: int, samples: str, fires: bool) -> None:  # noqa: FBT001  pytest gives it
+    """Between two scrapes a value stands still, which proves nothing: a site's hold and clear-hold are whole intervals."""
+    rules = active()
+    l1_saturated = next(r for r in rules if r.rule.id == "l1-saturated")
+    alerts = yaml.safe_load(render(["alerts"], Site((l1_saturated,), ROOT, interval=interval))[PATH])["groups"][0]["rules"]
+    assert alerts[0].pop("annotations")
+    values, o = " ".join(f"{sample} " * (interval // 5) for sample in f"{samples}000"), owner()
+    series = {f"kvwatch_l1_bound{{{o},reason='saturated'}}": values, f"kvwatch_pain{{{o}}}": values}
+    last = (len(samples) + 3) * interval
+    checks = [{"expr": 'ALERTS{alertstate="firing"}', "eval_time": f"{at}s", "exp_samples": []} for at in range(0, last, 5)]
+    assert ("FAILED" in promtool_says(tmp_path, alerts, series, *checks, kind="promql_expr_test")) is fires
+
+
 def test_daemons_beside_engines_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """Each kvwatch in a pod may call its engine the same: what is true of one engine and what is true of another make no alert."""
     alert = rendered("l1-saturated")

@@ -102,12 +102,13 @@ def test_a_file_of_another_encoding_has_drifted(tmp_path: Path, capsys: pytest.C
 def test_a_sites_thresholds_holds_and_runbook(tmp_path: Path) -> None:
     """A limit, a hold and the runbook's address are the site's in its own alerts, and in no other rule's."""
     config = tmp_path / "kvwatch.yaml"
-    config.write_text("thresholds:\n  l2-store-failing: {hold: 2m}\n  ttft-degraded: {ttft_slowdown: 3.5, hold: 500ms}\n")
+    holds = "l2-store-failing: {hold: 2m}\n  ttft-degraded: {ttft_slowdown: 3.5, hold: 1500ms}"
+    config.write_text(f"interval: 1500ms\nthresholds:\n  {holds}\n")
     command = ["render", "alerts", "--config", str(config), "--output", str(tmp_path)]
     assert main([*command, "--runbook-url", "https://docs.example/kv#"]) == 0
     found = alerts(tmp_path)
     assert found["l2-store-failing"]["for"] == "120s"
-    assert found["ttft-degraded"]["for"] == "500ms"
+    assert found["ttft-degraded"]["for"] == "1500ms"
     assert "ttft_slowdown_min >= 3.5" in found["ttft-degraded"]["expr"]
     assert "ttft_slowdown" not in found["l1-saturated"]["expr"]
     assert found["l1-saturated"]["annotations"]["runbook_url"] == "https://docs.example/kv#l1-saturated"
@@ -115,12 +116,14 @@ def test_a_sites_thresholds_holds_and_runbook(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hold", [0.0004, 0.001, 0.01, 0.5, 1.0, 7.0, 300.0, 30_000_000.0])
 def test_any_hold_is_one_that_prometheus_reads(tmp_path: Path, hold: float) -> None:
-    """However short or long: the terms are asked for several times within the clear-hold, or each millisecond."""
-    site = Site(active({rule: {"hold": hold} for rule in RULES}), tmp_path)
+    """However short or long: the terms are asked for several times within the clear-hold and at each sample, or each millisecond."""
+    interval = min(hold, 1.0)
+    site = Site(active({rule: {"hold": hold} for rule in RULES}), tmp_path, interval=interval)
     text = render(["alerts"], site)[FILES[0]]
     spans = SPAN.findall(text)
     assert len(spans) >= len(RULES)
     assert [s for s in spans if int(s[0]) * MILLISECONDS[s[1]] < 5 * int(s[2]) * MILLISECONDS[s[3]] and s[2:] != ("1", "ms")] == []
+    assert [s for s in spans if int(s[2]) * MILLISECONDS[s[3]] > max(1, interval * 1000)] == []
     if shutil.which("promtool") is not None:
         (tmp_path / "rules.yaml").write_text(text)
         subprocess.run(["promtool", "check", "rules", str(tmp_path / "rules.yaml")], check=True, capture_output=True)

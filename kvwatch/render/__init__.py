@@ -20,12 +20,13 @@ RUNBOOK_URL = f"{LOCAL_URL}{SERVED}"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a site decides: its thresholds and holds, where its runbook is, how far its rates look back, and the folder that is rendered."""
+    """What a site decides: limits and holds, where its runbook is, how far rates look back, how often it scrapes, the folder to render."""
 
     rules: tuple[ActiveRule, ...]
     folder: Path
     runbook_url: str = RUNBOOK_URL
     window: float = Watch().window
+    interval: float = Watch().interval
 
 
 Renderer = Callable[[Site], Mapping[str, str]]

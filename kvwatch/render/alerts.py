@@ -1,15 +1,17 @@
 """Alerts on the exported signals, one for each rule, with its hold, its wobble and what stands above it.
 
-The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. A superseded alert is silent while the specific
-one fires. What a root brought about shows in rates and quantiles for a window after the root itself is over, when Alertmanager does not
-inhibit it any more: for that time such an alert is silent, too, unless it is critical, and so is a superseded one. An effect ends before
-its root does: were both to end at once, Alertmanager could hear first that the root is over, and tell the effect. The specific and the
-roots come first: a group evaluates its alerts in order.
+The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. Both are in whole intervals of the site: the
+verdict, too, knows of the next sample only when it is there. A superseded alert is silent while the specific one fires. What a root brought
+about shows in rates and quantiles for a window after the root itself is over, when Alertmanager does not inhibit it any more: for that time
+such an alert is silent, too, unless it is critical, and so is a superseded one. An effect ends before its root does: were both to end at
+once, Alertmanager could hear first that the root is over, and tell the effect. The specific and the roots come first: a group evaluates its
+alerts in order.
 """
 
 from __future__ import annotations
 
 import graphlib
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
@@ -88,7 +90,8 @@ def _alerts(r: ActiveRule, site: Site) -> Iterator[dict[str, object]]:
 
 def _alert(r: ActiveRule, site: Site, engine: str | None = None, *, only: str | None = None) -> dict[str, object]:
     rule = r.rule
-    hold, clear = r.hold_for(engine), r.clear_hold_for(engine)
+    hold = math.ceil(r.hold_for(engine) / site.interval) * site.interval
+    clear = math.floor(r.clear_hold_for(engine) / site.interval) * site.interval
     alert: dict[str, object] = {"alert": alert_name(rule.id), "expr": _expr(r, site, clear, only)}
     if hold:
         alert["for"] = _duration(hold)
@@ -106,10 +109,11 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f}s" if seconds == round(seconds) else f"{max(1, round(seconds * 1000))}ms"
 
 
-def _window(clear: float) -> str:
-    """The last clear-hold and the time between two looks: the longest even step that gives ``LOOKS`` of them, if there is one."""
+def _window(clear: float, interval: float) -> str:
+    """The last clear-hold and the time between two looks: the longest even step that gives ``LOOKS`` of them and misses no sample."""
+    longest = min(clear / LOOKS, interval)
     steps = (digit * 10.0**power for power in range(5, -4, -1) for digit in reversed(FIRST_DIGITS))
-    return f"{_duration(clear)}:{_duration(next((step for step in steps if step * LOOKS <= clear), 0.001))}"
+    return f"{_duration(clear)}:{_duration(next((step for step in steps if step <= longest), 0.001))}"
 
 
 def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
@@ -118,7 +122,7 @@ def _expr(r: ActiveRule, site: Site, clear: float, only: str | None) -> str:
     if only is not None:
         expr = f"({expr}) and {on} kvwatch_engine_info{{{only}}}"
     if clear:
-        expr = f"last_over_time(({expr})[{_window(clear)}])"
+        expr = f"last_over_time(({expr})[{_window(clear, site.interval)}])"
     above = sorted(o.rule.id for o in site.rules if r.rule.id in o.rule.supersedes)
     said = [f'ALERTS{{alertname=~"{"|".join(map(alert_name, above))}", alertstate="firing"}}'] if above else []
     said += [
