@@ -127,6 +127,7 @@ class Poller:
         self._interval = 1.0
         self._lock = threading.Condition()
         self._slots: list[_Slot] = []
+        self._ending = 0
         self._heap: list[tuple[float, int, _Slot]] = []
         self._stopping = False
         self._threads: list[threading.Thread] = []
@@ -149,7 +150,8 @@ class Poller:
             self._heap = [(now + i * gap, id(slot), slot) for i, slot in enumerate(self._slots) if not slot.busy]
             heapq.heapify(self._heap)
             self._lock.notify_all()
-        for _ in range(min(len(scrapers), MOST_WORKERS) - len(self._threads)):
+            workers = min(len(scrapers) + self._ending, MOST_WORKERS)
+        for _ in range(workers - len(self._threads)):
             thread = threading.Thread(target=self._work, name="kvwatch-scrape", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -162,11 +164,12 @@ class Poller:
                 self._end(slot)
             self._lock.notify_all()
 
-    @staticmethod
-    def _end(slot: _Slot) -> None:
-        """No further turn; one that is under way closes when it is done."""
+    def _end(self, slot: _Slot) -> None:
+        """No further turn; one that is under way keeps its worker until it is done, and closes then."""
         slot.over = True
-        if not slot.busy:
+        if slot.busy:
+            self._ending += 1
+        else:
             slot.scraper.close()
 
     def _work(self) -> None:
@@ -185,6 +188,7 @@ class Poller:
             with self._lock:
                 slot.busy = False
                 if slot.over:
+                    self._ending -= 1
                     slot.scraper.close()
                 else:
                     heapq.heappush(self._heap, (self._next(due, slot), key, slot))

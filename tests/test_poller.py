@@ -20,7 +20,7 @@ from kvwatch.scrape import Client
 from kvwatch.store import Store
 from kvwatch.target import Side, Target
 from kvwatch.view import Watch
-from tests.daemon_child import eventually
+from tests.daemon_child import PATIENCE_SECONDS, eventually
 from tests.loopback import Handler, server
 from tests.pages import Pages, sglang, vllm
 from tests.stubs.nvml import Card, FakeNvml
@@ -282,14 +282,16 @@ def test_stop_ends_all_threads_whatever_hangs(serve: Serve, start: Start) -> Non
 
 
 def test_other_targets_take_the_place_of_the_old_ones(serve: Serve, start: Start) -> None:
-    """A turn under way is the old one's last, and what it brings is not kept."""
+    """They need not wait for a turn under way; it is the old one's last, and what it brings is not kept."""
     old, new = Pages({"/metrics": vllm(1)}), Pages({"/metrics": vllm(2)})
     old.held.set()
-    replacement = serve(new, "new")
-    poller, store = start([serve(old, "old")])
+    stuck, replacement = serve(old, "old"), serve(new, "new")
+    stuck.timeout = 10 * PATIENCE_SECONDS
+    poller, store = start([stuck])
     eventually(lambda: bool(old.asked), lambda: "the old one is asked")
     store.reconfigure([replacement.target], Watch(interval=QUICK), active())
     poller.start([replacement], QUICK)
+    eventually(lambda: new.count("/metrics") >= 1, lambda: f"the new one is asked: {new.asked}")
     old.held.clear()
     eventually(lambda: new.count("/metrics") >= 5, lambda: f"the new one is asked: {new.asked}")
     assert old.count("/metrics") == 1
