@@ -102,13 +102,13 @@ def test_a_file_of_another_encoding_has_drifted(tmp_path: Path, capsys: pytest.C
 def test_a_sites_thresholds_holds_and_runbook(tmp_path: Path) -> None:
     """A limit, a hold and the runbook's address are the site's in its own alerts, and in no other rule's."""
     config = tmp_path / "kvwatch.yaml"
-    holds = "l2-store-failing: {hold: 2m}\n  ttft-degraded: {ttft_slowdown: 3.5, hold: 1500ms}"
-    config.write_text(f"interval: 1500ms\nthresholds:\n  {holds}\n")
+    holds = "l2-store-failing: {hold: 2m}\n  ttft-degraded: {ttft_slowdown: 3.5, hold: 500ms}"
+    config.write_text(f"thresholds:\n  {holds}\n")
     command = ["render", "alerts", "--config", str(config), "--output", str(tmp_path)]
     assert main([*command, "--runbook-url", "https://docs.example/kv#"]) == 0
     found = alerts(tmp_path)
     assert found["l2-store-failing"]["for"] == "120s"
-    assert found["ttft-degraded"]["for"] == "1500ms"
+    assert found["ttft-degraded"]["for"] == "500ms"
     assert "ttft_slowdown_min >= 3.5" in found["ttft-degraded"]["expr"]
     assert "ttft_slowdown" not in found["l1-saturated"]["expr"]
     assert found["l1-saturated"]["annotations"]["runbook_url"] == "https://docs.example/kv#l1-saturated"

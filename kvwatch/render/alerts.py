@@ -1,11 +1,11 @@
 """Alerts on the exported signals, one for each rule, with its hold, its wobble and what stands above it.
 
-The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. Both are in whole intervals of the site: the
-verdict, too, knows of the next sample only when it is there. A superseded alert is silent while the specific one fires. What a root brought
-about shows in rates and quantiles for a window after the root itself is over, when Alertmanager does not inhibit it any more: for that time
-such an alert is silent, too, unless it is critical, and so is a superseded one. An effect ends before its root does: were both to end at
-once, Alertmanager could hear first that the root is over, and tell the effect. The specific and the roots come first: a group evaluates its
-alerts in order.
+The terms are asked for over the last clear-hold, so that a wobble does not reset ``for``. It is in whole intervals of the site, and so is
+the hold of a site that scrapes seldom: the verdict, too, knows of the next sample only when it is there. A superseded alert is silent while
+the specific one fires. What a root brought about shows in rates and quantiles for a window after the root itself is over, when Alertmanager
+does not inhibit it any more: for that time such an alert is silent, too, unless it is critical, and so is a superseded one. An effect ends
+before its root does: were both to end at once, Alertmanager could hear first that the root is over, and tell the effect. The specific and
+the roots come first: a group evaluates its alerts in order.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from kvwatch.render.alertmanager import silenced
 from kvwatch.render.promql import MODEL, OWNER, OWNER_LABELS, TARGET, TARGET_LABELS, series_of, shown, terms
 from kvwatch.rules.kinds import ActiveRule, Rule
 from kvwatch.signals.kinds import SignalUnit
+from kvwatch.view import Watch
 
 PATH = "alerts/kvwatch.rules.yaml"
 HEADER = "# Rendered by `kvwatch render alerts`; change the rule, or render with your own configuration.\n"
@@ -33,6 +34,8 @@ SHOWN = 4
 """How many values a description carries."""
 AFTERMATH_WINDOWS = 2
 """How many windows after a root an effect that remains is a trouble of its own."""
+OFTEN_SECONDS = Watch().interval
+"""With a longer interval Prometheus evaluates several times in one, and a single sample would last as long as a hold."""
 ENDING_SHARE = 0.5
 """What part of its clear-hold a root has to be quiet to count as ending; what is left is for Prometheus to see it."""
 WRITERS: Mapping[SignalUnit, str] = {
@@ -90,7 +93,9 @@ def _alerts(r: ActiveRule, site: Site) -> Iterator[dict[str, object]]:
 
 def _alert(r: ActiveRule, site: Site, engine: str | None = None, *, only: str | None = None) -> dict[str, object]:
     rule = r.rule
-    hold = math.ceil(r.hold_for(engine) / site.interval) * site.interval
+    hold = r.hold_for(engine)
+    if site.interval > OFTEN_SECONDS:
+        hold = math.ceil(hold / site.interval) * site.interval
     clear = math.floor(r.clear_hold_for(engine) / site.interval) * site.interval
     alert: dict[str, object] = {"alert": alert_name(rule.id), "expr": _expr(r, site, clear, only)}
     if hold:
