@@ -198,6 +198,8 @@ def test_side_pools_are_a_root_of_their_own() -> None:
     ("effect", "roots"),
     [
         ("metrics-frozen", {"lockstep-freeze", "queue-stalled"}),
+        ("queue-with-free-kv", {"l2-load-slow", "lockstep-freeze", "queue-stalled"}),
+        ("admission-reserve-too-large", {"lockstep-freeze", "queue-stalled"}),
         (
             "load-shed",
             {
@@ -214,7 +216,7 @@ def test_side_pools_are_a_root_of_their_own() -> None:
     ],
 )
 def test_one_trouble_has_one_root(effect: str, roots: set[str]) -> None:
-    """A dead scheduler reports nothing new, a queue that does not move is refused at its limit, and pins leave no room for stores."""
+    """A dead scheduler reports nothing new and admits nobody, a queue at its limit is refused, and pins leave no room for stores."""
     assert {rule.id for rule in RULES.values() if effect in rule.causes} == roots
 
 

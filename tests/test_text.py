@@ -185,10 +185,14 @@ def test_numbers_of_an_earlier_sample_say_how_old_they_are() -> None:
 
 def test_what_is_proven_not_to_be_is_said_to_be_ruled_out() -> None:
     """And what is known from below has no equals sign."""
-    stuck = [turn(sample(at, pools=[hbm(300)], running=2, waiting=3, generation_tokens=7, preemptions=0)) for at in (0.0, 90.0)]
-    seen = [line for line in to_text(said(*stuck)).splitlines() if line.startswith("  Seen: ")]
-    assert "  Seen: ruled out: requests wait and the pool in HBM is why" in seen
-    assert "  Seen: tokenless_seconds >= 90 s (>= 10 s)" in seen
+
+    def seen(*tokens: int) -> list[str]:
+        made = zip((0.0, 90.0), tokens, strict=True)
+        turns = [turn(sample(at, pools=[hbm(300)], running=2, waiting=3, generation_tokens=n, preemptions=0)) for at, n in made]
+        return [line for line in to_text(said(*turns)).splitlines() if line.startswith("  Seen: ")]
+
+    assert "  Seen: ruled out: requests wait and the pool in HBM is why" in seen(7, 7000)
+    assert "  Seen: tokenless_seconds >= 90 s (>= 10 s)" in seen(7, 7)
 
 
 def test_notes_are_told() -> None:

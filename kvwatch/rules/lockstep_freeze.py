@@ -23,7 +23,7 @@ RULE = Rule(
             engine="sglang",
         ),
     ),
-    causes=("queue-stalled", "metrics-frozen", "ttft-degraded", "load-shed"),
+    causes=("queue-stalled", "metrics-frozen", "queue-with-free-kv", "admission-reserve-too-large", "ttft-degraded", "load-shed"),
     spreads=True,
     supersedes=("queue-stalled",),
     page=__doc__ or "",

@@ -28,7 +28,7 @@ RULE = Rule(
         Do("restart the engine if its scheduler process is gone or hangs", "nothing recovers a dead scheduler"),
         Do("look for a prompt at the head of the queue that can never fit", "first come, first served: it holds up everything behind it"),
     ),
-    causes=("metrics-frozen", "ttft-degraded", "load-shed"),
+    causes=("metrics-frozen", "queue-with-free-kv", "admission-reserve-too-large", "ttft-degraded", "load-shed"),
     stalled=True,
     page=__doc__ or "",
 )
