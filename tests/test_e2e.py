@@ -1,4 +1,4 @@
-"""A recorded incident through the real programs: an engine, kvwatch, Prometheus and Alertmanager, and the notification somebody gets."""
+"""Recorded incidents through the real programs: two engines, kvwatch, Prometheus and Alertmanager, and the notifications somebody gets."""
 
 from __future__ import annotations
 
@@ -22,32 +22,50 @@ import httpx
 import pytest
 import yaml
 
-from kvwatch.demo.replay import Tape, read_incident, replaying
+from kvwatch.demo.replay import Incident, Tape, read_incident, replaying
 from kvwatch.rules import RULES
 from tests.daemon_child import Child, serving
 from tests.servers import alertmanager, prometheus
 
 ROOT = Path(__file__).parents[1]
+RECORDINGS = Path(str(files("kvwatch.demo"))) / "recordings"
 ALERTMANAGER = next((name for name in ("prometheus-alertmanager", "alertmanager") if shutil.which(name)), None)
 SERIES = re.compile(r"\bkvwatch_[a-z0-9_]+")
 PATIENCE_SECONDS = 75.0
-BEGIN_SECONDS, SPEED = 16.0, 2.0
-"""Calm time is skipped and the rest is replayed at double speed: saturated from 36 s to 87 s of the recording, idle at its end."""
-ROOT_RULE, EFFECTS = "l1-saturated-l2-idle", {"ttft-degraded", "preemption-storm"}
+SPEED = 2.0
 CONFIG = """
 interval: 1s
 window: 10s
 nvml: off
-slo: {{ttft_p99: 2s}}
+slo: {ttft_p99: 2s}
 thresholds:
-  l1-saturated-l2-idle: {{hold: 6s}}
-  ttft-degraded: {{hold: 10s}}
-  preemption-storm: {{hold: 5s}}
-  scrape-slow: {{scrape_share: 9}}
-targets:
-- {{name: chat-0, url: "http://127.0.0.1:{port}/metrics"}}
+  l1-saturated: {hold: 6s}
+  l1-saturated-l2-idle: {hold: 6s}
+  ttft-degraded: {hold: 10s}
+  preemption-storm: {hold: 6s}
+  scrape-slow: {scrape_share: 9}
 """
-"""Holds are a fraction of the usual ones, the root's the shortest as it is by default; a slow test machine is no finding."""
+"""Holds are a fraction of the usual ones, the roots' the shortest as they are by default; a slow test machine is no finding."""
+
+
+EFFECTS = {"ttft-degraded", "preemption-storm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A recording, how many of its calm seconds are left out, whose it is, and the root that is to be told."""
+
+    recording: str
+    begin: float
+    engine: str
+    root: str
+
+
+TROUBLES = {
+    "chat-0": Trouble("sglang-hicache", 16.0, "sglang", "l1-saturated-l2-idle"),
+    "chat-1": Trouble("vllm", 10.0, "vllm", "l1-saturated"),
+}
+"""What happens to each target, at once and at double speed; both are idle at the end."""
 pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)"),
     pytest.mark.skipif(ALERTMANAGER is None, reason="Alertmanager is not installed (Debian: prometheus-alertmanager)"),
@@ -63,22 +81,35 @@ class Faster(Tape):
         return min(self.skip + SPEED * (now - self.started), self.period)
 
 
+class Sped(Incident):
+    """One whose engine started when it did: at another pace nothing else would stay the same from scrape to scrape."""
+
+    def metrics_at(self, second: float, wall: float) -> str:  # noqa: ARG002  not moved to today
+        """The exposition as it was recorded."""
+        return super().metrics_at(second, self.metrics[0].t1 + second)
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything that runs, and what the receivers of notifications got, as (receiver, notification)."""
+    """Everything that runs, and what came of it so far.
+
+    ``received`` are the notifications as (receiver, notification); ``silenced`` has the rules that Alertmanager was seen to hold an alert
+    back for, by the alert's target and rule.
+    """
 
     kvwatch: Child
     prometheus: httpx.Client
     alertmanager: httpx.Client
-    received: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    received: list[tuple[str, Mapping[str, Any]]]
+    silenced: dict[tuple[str, str], set[str]] = field(default_factory=dict)
 
-    def notified(self, status: str) -> list[tuple[str, str]]:
-        """Which receiver was told of which rule with this status, in order."""
+    def notified(self, target: str, status: str) -> list[tuple[str, str]]:
+        """Which receiver was told of which rule with this status, in order: about a target, or about none."""
         return [
             (receiver, alert["labels"].get("rule", alert["labels"]["alertname"]))
             for receiver, told in self.received
             for alert in told["alerts"]
-            if alert["status"] == status
+            if alert["status"] == status and alert["labels"].get("target") in {target, None}
         ]
 
     def ask(self, path: str, **parameters: str) -> Any:  # noqa: ANN401  JSON
@@ -90,11 +121,22 @@ class Site:
     def until(self, what: str, holds: Callable[[], object]) -> None:
         """Wait until it holds; AssertionError with what everybody says when that takes too long."""
         last = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
+        while True:
+            self._look()
+            if holds():
+                return
             assert time.monotonic() < last, (
                 f"{what}: not within {PATIENCE_SECONDS:g} s\n{json.dumps(self.received, indent=1)}\n{self._says()}"
             )
             time.sleep(0.1)
+
+    def _look(self) -> None:
+        """See what is held back now, of every target: the other incident goes on while one is waited for."""
+        alerts = self.alertmanager.get("/api/v2/alerts").raise_for_status().json()
+        rule_of = {alert["fingerprint"]: alert["labels"].get("rule", "") for alert in alerts}
+        for alert in alerts:
+            for root in alert["status"]["inhibitedBy"]:
+                self.silenced.setdefault((alert["labels"].get("target", ""), alert["labels"].get("rule", "")), set()).add(rule_of[root])
 
     def _says(self) -> str:
         return f"{self.kvwatch.page('/diagnose?format=text')}\n{self.alertmanager.get('/api/v2/alerts').text}\n{self.kvwatch.log}"
@@ -102,23 +144,33 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """All of it while the tests of this file run; the engine comes last, so that nobody misses the beginning."""
+    """All of it while the tests of this file run; the engines come last, so that nobody misses the beginning."""
     folder = tmp_path_factory.mktemp("site")
-    incident = read_incident(Path(str(files("kvwatch.demo"))) / "recordings" / "sglang-hicache")
     received: list[tuple[str, Mapping[str, Any]]] = []
     with ExitStack() as stack:
         webhook = stack.enter_context(receiving(received))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            engine = free.getsockname()
+        engines = dict(zip(TROUBLES, free_ports(len(TROUBLES)), strict=True))
+        targets = [{"name": name, "url": f"http://127.0.0.1:{port}/metrics"} for name, port in engines.items()]
         config = folder / "kvwatch.yaml"
-        config.write_text(CONFIG.format(port=engine[1]))
+        config.write_text(CONFIG + yaml.safe_dump({"targets": targets}))
         kvwatch = stack.enter_context(serving(folder, "--config", str(config)))
         render = [sys.executable, "-m", "kvwatch", "render", "--config", str(config), "--output", str(folder)]
         for what in ("alerts", "alertmanager"):
             subprocess.run([*render, what, "--runbook-url", f"{kvwatch.pages.base_url}/runbook/"], check=True)
         servers = stack.enter_context(_alerting(folder, kvwatch, webhook))
-        stack.enter_context(replaying(incident, Faster(time.monotonic(), BEGIN_SECONDS, incident.seconds), engine))
+        for name, trouble in TROUBLES.items():
+            told = read_incident(RECORDINGS / trouble.recording)
+            incident = Sped(told.metrics, told.loads)
+            stack.enter_context(
+                replaying(incident, Faster(time.monotonic(), trouble.begin, incident.seconds), ("127.0.0.1", engines[name]))
+            )
         yield Site(kvwatch, *servers, received)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback on which nobody listens."""
+    with ExitStack() as stack:
+        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
 
 
 @contextmanager
@@ -191,28 +243,31 @@ def families(site: Site) -> set[str]:
     return {found["metric"].removesuffix("_total") for found in site.ask("/api/v1/targets/metadata", match_target='{job="kvwatch"}')}
 
 
-def test_an_incident_is_one_notification_with_a_runbook_and_an_end(site: Site) -> None:
+@pytest.mark.parametrize("target", TROUBLES)
+def test_an_incident_is_one_notification_with_a_runbook_and_an_end(site: Site, target: str) -> None:
     """Somebody is told once of the root and once that it is over; its effects fire too, but are silenced by it, and the runbook answers."""
-    site.until("a notification", lambda: site.notified("firing"))
-    site.until("effects that are silenced", lambda: set(silenced(site)) >= EFFECTS)
-    assert {root for roots in silenced(site).values() for root in roots} == {ROOT_RULE}
-    site.until("the end of it", lambda: ("page", ROOT_RULE) in site.notified("resolved"))
-    assert site.notified("firing") == [("page", ROOT_RULE)]
-    assert site.notified("resolved") == [("page", ROOT_RULE)]
-    (alert,) = site.received[0][1]["alerts"]
-    assert (alert["labels"]["target"], alert["labels"]["engine"], alert["labels"]["severity"]) == ("chat-0", "sglang", "critical")
+    trouble = TROUBLES[target]
+    site.until("a notification", lambda: site.notified(target, "firing"))
+    site.until("the end of it", lambda: ("page", trouble.root) in site.notified(target, "resolved"))
+    site.until("nothing left of it", lambda: not found(site, target))
+    silenced = {rule: roots for (where, rule), roots in site.silenced.items() if where == target}
+    assert silenced.keys() >= EFFECTS
+    assert set().union(*silenced.values()) == {trouble.root}
+    assert site.notified(target, "firing") == [("page", trouble.root)]
+    assert site.notified(target, "resolved") == [("page", trouble.root)]
+    (alert,) = next(told["alerts"] for _, told in site.received if told["commonLabels"]["target"] == target)
+    assert (alert["labels"]["engine"], alert["labels"]["severity"]) == (trouble.engine, "critical")
     said = alert["annotations"]
-    assert said["summary"].startswith(RULES[ROOT_RULE].short)
+    assert said["summary"].startswith(RULES[trouble.root].short)
     assert re.search(r"requests_waiting \d", said["description"])
     assert re.search(r"l1_used_ratio [\d.]+%", said["description"])
     assert "error" not in said["description"]
     runbook = httpx.get(said["runbook_url"], trust_env=False)
     assert runbook.is_success
-    assert runbook.text.startswith(ROOT_RULE)
+    assert runbook.text.startswith(trouble.root)
 
 
-def silenced(site: Site) -> dict[str, set[str]]:
-    """Rules whose alerts Alertmanager holds back, each with the rules that silence it."""
-    found = site.alertmanager.get("/api/v2/alerts").raise_for_status().json()
-    rule_of = {alert["fingerprint"]: alert["labels"].get("rule", "") for alert in found}
-    return {rule_of[a["fingerprint"]]: {rule_of[by] for by in a["status"]["inhibitedBy"]} for a in found if a["status"]["inhibitedBy"]}
+def found(site: Site, target: str) -> list[str]:
+    """Rules with a finding about a target, now."""
+    verdict = json.loads(site.kvwatch.page("/diagnose?format=json"))
+    return [f["rule"] for f in verdict["findings"] if f["status"] != "unknown" and f["subject"]["target"] == target]
