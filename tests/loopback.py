@@ -47,6 +47,15 @@ def server(handler: Handler, *, host: str = "127.0.0.1", context: ssl.SSLContext
                 thread.join()
 
 
+@contextlib.contextmanager
+def kept_port() -> Iterator[int]:
+    """A port of loopback on which nobody listens, which the system gives to nobody else meanwhile."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
+
+
 def request(connection: socket.socket) -> bytes:
     """Read one request's head; b"" when the client hung up."""
     head = b""

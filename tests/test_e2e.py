@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ import yaml
 from kvwatch.demo.replay import Incident, Tape, read_incident, replaying
 from kvwatch.rules import RULES
 from tests.daemon_child import Child, serving
+from tests.loopback import kept_port
 from tests.servers import alertmanager, prometheus
 
 ROOT = Path(__file__).parents[1]
@@ -149,7 +149,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     received: list[tuple[str, Mapping[str, Any]]] = []
     with ExitStack() as stack:
         webhook = stack.enter_context(receiving(received))
-        engines = dict(zip(TROUBLES, free_ports(len(TROUBLES)), strict=True))
+        engines = dict(zip(TROUBLES, [stack.enter_context(kept_port()) for _ in TROUBLES], strict=True))
         targets = [{"name": name, "url": f"http://127.0.0.1:{port}/metrics"} for name, port in engines.items()]
         config = folder / "kvwatch.yaml"
         config.write_text(CONFIG + yaml.safe_dump({"targets": targets}))
@@ -165,12 +165,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 replaying(incident, Faster(time.monotonic(), trouble.begin, incident.seconds), ("127.0.0.1", engines[name]))
             )
         yield Site(kvwatch, *servers, received)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback on which nobody listens."""
-    with ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import pytest
 from kvwatch import __version__
 from kvwatch.command_line import main
 from kvwatch.rules import RULES
-from tests.loopback import server
+from tests.loopback import kept_port, server
 from tests.pages import Pages, vllm
 from tests.terminal import on_a_terminal
 
@@ -110,10 +110,8 @@ def test_3_when_nothing_could_be_judged(content: str, says: str, tmp_path: Path,
 
 def test_3_when_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
     """One-shot on an unreachable URL is no outage: nothing was ever seen there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    assert main(["diagnose", f"127.0.0.1:{port}", "--for", "0", "--output", "json"]) == 3
+    with kept_port() as port:
+        assert main(["diagnose", f"127.0.0.1:{port}", "--for", "0", "--output", "json"]) == 3
     said = capsys.readouterr()
     told = json.loads(said.out)
     assert (told["status"], told["findings"], told["engines"]) == ("unknown", [], [])
@@ -350,10 +348,8 @@ def test_a_live_engine_is_watched_for_a_while(live: tuple[Pages, str], capsys: p
 def test_several_urls_are_one_verdict(live: tuple[Pages, str], capsys: pytest.CaptureFixture[str]) -> None:
     """By the names of their hosts; one that does not answer is told beside the others and decides nothing."""
     _, url = live
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    assert main(["diagnose", url, f"127.0.0.1:{port}", "--for", "0", "--output", "json"]) == 0
+    with kept_port() as port:
+        assert main(["diagnose", url, f"127.0.0.1:{port}", "--for", "0", "--output", "json"]) == 0
     said = capsys.readouterr()
     told = json.loads(said.out)
     assert [t["ok"] for t in told["targets"]] == [True, False]

@@ -147,9 +147,8 @@ def test_what_goes_wrong_has_its_reason(
 
 def test_nobody_listens(clients: Callable[..., Client]) -> None:
     """A port without a server is refused and named."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    error = failure(clients(f"http://127.0.0.1:{port}/metrics"))
+    with loopback.kept_port() as port:
+        error = failure(clients(f"http://127.0.0.1:{port}/metrics"))
     assert error.reason == "refused"
     assert f"127.0.0.1 port {port} (Connection refused)" in error.detail
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ import yaml
 from kvwatch.demo.replay import Incident, Tape, read_incident, replaying
 from kvwatch.recording import Line
 from tests.daemon_child import serving
+from tests.loopback import kept_port
 from tests.servers import Server, over_time, prometheus
 
 ROOT = Path(__file__).parents[1]
@@ -79,6 +79,7 @@ def watched_site(folder: Path) -> Iterator[Prometheus]:
         environment.setenv("PYTHONPATH", f"{folder / 'nvml'}:{ROOT}")
         tape = Tape(time.monotonic(), BEGIN_SECONDS, PERIOD_SECONDS)
         urls = {name: stack.enter_context(replaying(incident, tape)) for name, incident in incidents().items()}
+        urls["gone"] = f"http://127.0.0.1:{stack.enter_context(kept_port())}"
         (folder / "kvwatch.yaml").write_text(yaml.safe_dump(_settings(folder, urls)))
         kvwatch = stack.enter_context(serving(folder, "--config", str(folder / "kvwatch.yaml")))
         began = time.time()
@@ -86,11 +87,9 @@ def watched_site(folder: Path) -> Iterator[Prometheus]:
 
 
 def _settings(folder: Path, urls: Mapping[str, str]) -> Mapping[str, object]:
-    """Findings fire after a second; one target never answers."""
+    """Findings fire after a second; the last target never answers."""
     targets: list[dict[str, object]] = [{"name": name, "url": url} for name, url in urls.items()]
     for target in targets[:2]:
         target |= {"model_config": str(folder / "config.json"), "gpus": [CARD]}
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        targets.append({"name": "gone", "url": f"http://127.0.0.1:{closed.getsockname()[1]}"})
     soon = {rule: {"hold": "1s"} for rule in ("l1-saturated", "l1-saturated-l2-idle", "preemption-storm", "ttft-degraded")}
     return {"interval": "1s", "window": "20s", "targets": targets, "thresholds": soon}
