@@ -180,6 +180,17 @@ def test_the_alerts_are_the_repositorys() -> None:
     assert all(rule["metadata"]["labels"]["release"] == "p" for rule in rules.values())
 
 
+@pytest.mark.parametrize("thresholds", [{}, {"l1-saturated": {"hold": "60s"}}])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_notes_say_when_alerts_and_verdict_may_have_different_thresholds(thresholds: Document, *, enabled: bool) -> None:
+    """Whoever sets thresholds and takes the chart's alerts is told how to have them agree; nobody else is."""
+    objects, notes = rendered({"config": {"thresholds": thresholds}, "prometheusRule": {"enabled": enabled}}, name="eyes")
+    assert ("kvwatch render alerts --config kvwatch.yaml --output ." in notes) is (enabled and bool(thresholds))
+    asked = re.findall(r"kubectl -n chat get configmap (\S+) -o 'jsonpath=\{\.data\.kvwatch\\\.yaml\}' > kvwatch\.yaml", notes)
+    assert all("kvwatch.yaml" in named(objects, "ConfigMap")[name]["data"] for name in asked)
+    assert len(asked) == (enabled and bool(thresholds))
+
+
 def test_alerts_lead_to_the_runbook_where_people_reach_it() -> None:
     """Every link is moved, and nothing else changes."""
     moved = "https://kvwatch.example.com/runbook/"

@@ -167,6 +167,15 @@ def test_other_pages_are_not_there(client: httpx.Client, path: str) -> None:
     assert len(answer.text.splitlines()) == 1
 
 
+def test_whoever_mistypes_is_told_every_page_of_the_manual(client: httpx.Client) -> None:
+    """The line of a 404 names what the README's table names: also where a finding's page is, and what a reload takes."""
+    manual = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    pages = re.findall(r"^\| `(?:GET|POST) (\S+)` \|", manual, re.MULTILINE)
+    told = re.split(r"[\s,]+", client.get("/nonsense").text)
+    assert pages
+    assert [page for page in pages if page not in told] == []
+
+
 @pytest.mark.parametrize("path", [*LIVE, "/", "/static/page.js", "/nonsense"])
 def test_every_answer_is_guarded(client: httpx.Client, path: str) -> None:
     """A strict policy on every page, errors included; what is of this moment is never stored."""

@@ -17,6 +17,11 @@ from kvwatch.web.answer import SECURITY, TEXT, answer, wants_openmetrics, wants_
 from kvwatch.web.assets import Asset, load_assets
 
 JSON = "application/json"
+REFUSALS = {
+    404: "no such page; there are /, /metrics, /diagnose, /runbook/RULE, /healthz, /readyz, and with reload_endpoint: true POST /-/reload",
+    405: "this page does not take that method",
+}
+"""What is said for a status."""
 
 
 class Source(Protocol):
@@ -135,8 +140,7 @@ def _text(value: str) -> bytes:
 def _refuse(request: Request, error: Exception) -> Response:
     """One line of text instead of a page that is not there."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    reasons = {404: "no such page; there are /, /metrics, /diagnose, /healthz and /readyz", 405: "this page does not take that method"}
-    response = answer(request, f"{status}: {reasons.get(status, 'refused')}\n".encode(), TEXT, status)
+    response = answer(request, f"{status}: {REFUSALS.get(status, 'refused')}\n".encode(), TEXT, status)
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
     return response
