@@ -36,8 +36,8 @@ AFTERMATH_WINDOWS = 2
 """How many windows after a root an effect that remains is a trouble of its own."""
 OFTEN_SECONDS = Watch().interval
 """With a longer interval Prometheus evaluates several times in one, and a single sample would last as long as a hold."""
-ENDING_SHARE = 0.5
-"""What part of its clear-hold a root has to be quiet to count as ending; what is left is for Prometheus to see it."""
+ENDING_SHARE = 0.25
+"""What part of its clear-hold a root has to be quiet to count as ending: a single sample of ``OFTEN_SECONDS``, as the next may end it."""
 WRITERS: Mapping[SignalUnit, str] = {
     "ratio": "humanizePercentage",
     "fraction": 'printf "%.2f"',
