@@ -71,7 +71,8 @@ class Daemon:
 
     def start(self) -> None:
         """Begin to scrape."""
-        self._scrape()
+        with self._reloading:  # a signal may have come already
+            self._scrape()
         if self._gpus is not None:
             self._gpus.start()
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kvwatch.config import Config, ConfigError, load
 from kvwatch.daemon import DEFAULT_URLS, HISTORY_BOUNDS, HISTORY_SERIES, Daemon, targets_of
 from kvwatch.rules import names
 from kvwatch.signals import SIGNALS
+from kvwatch.target import Target
 from tests.daemon_child import eventually
 from tests.loopback import server
 from tests.pages import Pages, vllm
@@ -145,6 +147,32 @@ def test_a_reload_takes_new_thresholds_at_once(engine: tuple[Pages, int]) -> Non
         assert daemon.reload() is None
         assert len(samples(daemon)) >= before
         eventually(lambda: daemon.verdict(None)["status"] == "critical", lambda: f"it fires: {daemon.text(None)}")
+
+
+def test_a_reload_while_it_starts_comes_after_the_start() -> None:
+    """SIGHUP may come at any moment: the two configurations do not mix, and the new one is what is scraped."""
+    old, new = config(1), config(1, "timeout: 900ms")
+    daemon = Daemon(old, lambda: new)
+    reload = Thread(target=daemon.reload)
+
+    class Interrupting(tuple[Target, ...]):
+        """Targets whose first reading is interrupted by the signal."""
+
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[Target]:
+            if reload.ident is None:
+                reload.start()
+                reload.join(0.3)
+            return super().__iter__()
+
+    daemon._config = replace(old, targets=Interrupting(old.targets))
+    try:
+        daemon.start()
+        reload.join(10)
+        assert [slot.scraper.timeout for slot in daemon._poller._slots] == [0.9]
+    finally:
+        daemon.stop()
 
 
 def test_a_reload_without_a_change_disturbs_nobody(engine: tuple[Pages, int], caplog: pytest.LogCaptureFixture) -> None:
