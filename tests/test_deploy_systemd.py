@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kvwatch.__main__ import TERMINATED
 from kvwatch.command_line import WRONG_USAGE, build_parser
 from tests.manifests import DEPLOY
 
@@ -64,6 +65,7 @@ def test_the_service_reloads_and_ends_as_kvwatch_does() -> None:
     assert int(service()["TimeoutStopSec"].removesuffix("s")) > 5
     assert service()["Restart"] == "always", "a SIGHUP in its first moments ends it, and systemd takes that for a wish"
     assert service()["RestartPreventExitStatus"] == str(WRONG_USAGE)
+    assert service()["SuccessExitStatus"] == str(TERMINATED), "whoever stops it in its first moments sees no failed service"
     build_parser().parse_args(service()["ExecStart"].split()[1:])
 
 
