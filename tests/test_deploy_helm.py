@@ -180,15 +180,15 @@ def test_the_alerts_are_the_repositorys() -> None:
     assert all(rule["metadata"]["labels"]["release"] == "p" for rule in rules.values())
 
 
-@pytest.mark.parametrize("thresholds", [{}, {"l1-saturated": {"hold": "60s"}}])
+@pytest.mark.parametrize("config", [{}, {"thresholds": {"l1-saturated": {"hold": "60s"}}}, {"window": "2m"}])
 @pytest.mark.parametrize("enabled", [False, True])
-def test_the_notes_say_when_alerts_and_verdict_may_have_different_thresholds(thresholds: Document, *, enabled: bool) -> None:
-    """Whoever sets thresholds and takes the chart's alerts is told how to have them agree; nobody else is."""
-    objects, notes = rendered({"config": {"thresholds": thresholds}, "prometheusRule": {"enabled": enabled}}, name="eyes")
-    assert ("kvwatch render alerts --config kvwatch.yaml --output ." in notes) is (enabled and bool(thresholds))
+def test_the_notes_say_when_alerts_and_verdict_may_have_different_limits(config: Document, *, enabled: bool) -> None:
+    """Whoever sets thresholds or the window and takes the chart's alerts is told how to have them agree; nobody else is."""
+    objects, notes = rendered({"config": config, "prometheusRule": {"enabled": enabled}}, name="eyes")
+    assert ("kvwatch render alerts --config kvwatch.yaml --output ." in notes) is (enabled and bool(config))
     asked = re.findall(r"kubectl -n chat get configmap (\S+) -o 'jsonpath=\{\.data\.kvwatch\\\.yaml\}' > kvwatch\.yaml", notes)
     assert all("kvwatch.yaml" in named(objects, "ConfigMap")[name]["data"] for name in asked)
-    assert len(asked) == (enabled and bool(thresholds))
+    assert len(asked) == (enabled and bool(config))
 
 
 def test_alerts_lead_to_the_runbook_where_people_reach_it() -> None:
