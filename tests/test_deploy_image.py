@@ -16,7 +16,7 @@ import yaml
 
 from kvwatch import __version__
 from kvwatch.config import load_file
-from kvwatch.rules import names
+from kvwatch.rules import active, names
 from tests.daemon_child import serving
 from tests.manifests import DEPLOY, ROOT
 
@@ -163,6 +163,17 @@ def test_kvwatch_watches_the_recorded_engines_where_they_are() -> None:
     config = load_file(str(DEPLOY / "compose/kvwatch.yaml"), names(), need_urls=True)
     recorded = {f"http://{name}:{s['command'][1]}/metrics" for name, s in SERVICES.items() if "/engine.py" in s.get("entrypoint", ())}
     assert {target.url for target in config.targets} == recorded
+
+
+def test_the_alerts_see_a_root_end_here_although_its_hold_is_not_theirs() -> None:
+    """What is quiet as long as the effects' alerts ask for still fires for a scrape, or an effect is told just when its root is over."""
+    config = load_file(str(DEPLOY / "compose/kvwatch.yaml"), names(), need_urls=True)
+    alerts = yaml.safe_load((ROOT / "alerts/kvwatch.rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    asked = re.compile(r'kvwatch_finding_quiet_seconds\{rule=~"([^"]*)"\} > (\S+)')
+    ends = [(root, float(quiet)) for alert in alerts for roots, quiet in asked.findall(alert["expr"]) for root in roots.split("|")]
+    held = {active_rule.rule.id: active_rule.clear_hold_for(None) for active_rule in active(config.thresholds)}
+    assert {root for root, _ in ends} & {*config.thresholds}
+    assert [root for root, quiet in ends if held[root] <= quiet + config.interval] == []
 
 
 @pytest.mark.parametrize(("service", "engine"), [("vllm", "vllm"), ("sglang", "sglang")])
