@@ -19,7 +19,6 @@ from kvwatch.rules import active
 ROOT = Path(__file__).parents[1]
 STEP = "5s"
 LABELS = {"target": "t", "engine": "vllm", "model": "m", "rank": "0"}
-SEVERITIES = {"l1-saturated": "critical", "ttft-degraded": "warning"}
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 
 
@@ -45,6 +44,29 @@ def promtool_says(
     file.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": STEP, "tests": tests}))
     done = subprocess.run(["promtool", "test", "rules", str(file)], check=False, capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def firing(moments: Mapping[int, list[str]]) -> list[dict[str, object]]:
+    """Checks, as expressions, that just these rules' alerts fire at these seconds, each once."""
+    return [
+        {
+            "expr": 'count by (rule) (ALERTS{alertstate="firing"})',
+            "eval_time": f"{at}s",
+            "exp_samples": [{"labels": f'{{rule="{rule}"}}', "value": 1} for rule in rules],
+        }
+        for at, rules in moments.items()
+    ]
+
+
+def saturated_for(steps: int) -> dict[str, str]:
+    """Series of a pool that is full for so many steps, and of first tokens that stay late."""
+    o = owner()
+    return {
+        f"kvwatch_l1_bound{{{o},reason='saturated'}}": f"1x{steps} 0x99",
+        f"kvwatch_pain{{{o}}}": f"1x{steps} 0x99",
+        f"kvwatch_ttft_high{{{o}}}": "1x123",
+        f"kvwatch_ttft_fresh{{{o}}}": "1x123",
+    }
 
 
 def owner(**labels: str) -> str:
@@ -180,21 +202,9 @@ def test_alerts_about_kvwatch_itself(tmp_path: Path) -> None:
 
 def test_what_a_root_leaves_behind_tells_nobody(tmp_path: Path) -> None:
     """Late first tokens stay in the window for a while after the pool has room: no news then, but news when they stay for good."""
-    o, steps = owner(), 24
-    series = {
-        f"kvwatch_l1_bound{{{o},reason='saturated'}}": f"1x{steps} 0x99",
-        f"kvwatch_pain{{{o}}}": f"1x{steps} 0x99",
-        f"kvwatch_ttft_high{{{o}}}": "1x123",
-        f"kvwatch_ttft_fresh{{{o}}}": "1x123",
-    }
-    told = {rule: [{"exp_labels": {**LABELS, "rule": rule, "severity": severity}}] for rule, severity in SEVERITIES.items()}
-    firing = {"l1-saturated": (115, 145), "ttft-degraded": (115, 145, 400)}
-    checks = [
-        {"eval_time": f"{at}s", "alertname": name, "exp_alerts": told[rule] if at in firing[rule] else []}
-        for rule, name in (("l1-saturated", "KvwatchL1Saturated"), ("ttft-degraded", "KvwatchTtftDegraded"))
-        for at in (115, 145, 160, 200, 270, 400)
-    ]
-    assert promtool_says(tmp_path, all_bare(), series, *checks) == ""
+    both = ["l1-saturated", "ttft-degraded"]
+    checks = firing({115: both, 145: both, 160: [], 200: [], 270: [], 400: ["ttft-degraded"]})
+    assert promtool_says(tmp_path, all_bare(), saturated_for(24), *checks, kind="promql_expr_test") == ""
 
 
 @pytest.mark.parametrize(
@@ -218,63 +228,18 @@ def test_what_a_specific_finding_said_is_no_news_after_it(tmp_path: Path, genera
         f"kvwatch_l1_full_used_ratio{{{o}}}": "0.5x123",
         own % o: "1x123",
     }
-    checks = [
-        {
-            "expr": 'count by (rule) (ALERTS{alertstate="firing"})',
-            "eval_time": f"{at}s",
-            "exp_samples": [{"labels": f'{{rule="{rule}"}}', "value": 1} for rule in firing],
-        }
-        for at, firing in (
-            (115, ["l1-saturated-l2-idle"]),
-            (145, ["l1-saturated-l2-idle"]),
-            (160, []),
-            (230, []),
-            (270, []),
-            (400, [general]),
-        )
-    ]
+    checks = firing({115: ["l1-saturated-l2-idle"], 145: ["l1-saturated-l2-idle"], 160: [], 230: [], 270: [], 400: [general]})
     assert promtool_says(tmp_path, all_bare(), series, *checks, kind="promql_expr_test") == ""
 
 
-def test_an_effect_ends_before_its_root(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("quiet", "both_until"),
+    [("5 10 15 20 25 30", 125), ("14.998x2", 120)],
+    ids=["every 5 s", "every 15 s, where scrapes come milliseconds early and there may be no second one"],
+)
+def test_an_effect_ends_before_its_root(tmp_path: Path, quiet: str, both_until: int) -> None:
     """Its effects have ended when a root is about to end: whatever Alertmanager hears first, none of them tells anybody."""
-    o, steps = owner(), 24
-    found = f"kvwatch_finding_quiet_seconds{{{o},rule='l1-saturated',severity='critical',reason=''}}"
-    series = {
-        f"kvwatch_l1_bound{{{o},reason='saturated'}}": f"1x{steps} 0x99",
-        f"kvwatch_pain{{{o}}}": f"1x{steps} 0x99",
-        f"kvwatch_ttft_high{{{o}}}": "1x123",
-        f"kvwatch_ttft_fresh{{{o}}}": "1x123",
-        found: f"0x{steps} 5 10 15 20 25 30 stale",
-    }
-    checks = [
-        {
-            "expr": 'count by (rule) (ALERTS{alertstate="firing"})',
-            "eval_time": f"{at}s",
-            "exp_samples": [{"labels": f'{{rule="{rule}"}}', "value": 1} for rule in firing],
-        }
-        for at, firing in (
-            (120, ["l1-saturated", "ttft-degraded"]),
-            (125, ["l1-saturated", "ttft-degraded"]),
-            (130, ["l1-saturated"]),
-            (145, ["l1-saturated"]),
-            (160, []),
-            (200, []),
-        )
-    ]
+    series = saturated_for(24)
+    series[f"kvwatch_finding_quiet_seconds{{{owner()},rule='l1-saturated',severity='critical',reason=''}}"] = f"0x24 {quiet} stale"
+    checks = firing({both_until: ["l1-saturated", "ttft-degraded"], 130: ["l1-saturated"], 145: ["l1-saturated"], 160: [], 200: []})
     assert promtool_says(tmp_path, all_bare(), series, *checks, kind="promql_expr_test") == ""
-
-
-def test_one_quiet_sample_of_a_root_ends_its_effects(tmp_path: Path) -> None:
-    """Scrapes come up to milliseconds early or late: with 15 s between them there may be no second sample before the finding is over."""
-    o = owner()
-    series = {
-        f"kvwatch_l1_bound{{{o},reason='saturated'}}": "1x24 0x99",
-        f"kvwatch_pain{{{o}}}": "1x24 0x99",
-        f"kvwatch_ttft_high{{{o}}}": "1x123",
-        f"kvwatch_ttft_fresh{{{o}}}": "1x123",
-        f"kvwatch_finding_quiet_seconds{{{o},rule='l1-saturated',severity='critical',reason=''}}": "0x24 14.998x2 stale",
-    }
-    wanted = [{"labels": '{rule="l1-saturated"}', "value": 1}]
-    check = {"expr": 'count by (rule) (ALERTS{alertstate="firing"})', "eval_time": "135s", "exp_samples": wanted}
-    assert promtool_says(tmp_path, all_bare(), series, check, kind="promql_expr_test") == ""
